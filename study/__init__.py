@@ -1,0 +1,1 @@
+"""Trains networks under every normalisation variant and measures what each explanation of BN predicts."""

@@ -1,0 +1,338 @@
+"""What a run is: frozen dataclasses with every field's meaning, unit and range. Hydra only composes them.
+
+Fields marked `scientific=False` say where, how fast and how closely watched a run is, never what it
+computes; they stay out of its identity (see identity.py). The defaults of scientific fields are frozen: a
+new field's default must do nothing, so that old run ids stand.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from study import registry
+from study.errors import ConfigError, unknown
+
+T = TypeVar("T")
+
+
+def setting(
+    default: Any,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    package: str | None = None,
+    scientific: bool = True,
+) -> Any:
+    """Declare a field with its range, or with its choices (given, or the modules of a package)."""
+    limits = {"≥": ge, ">": gt, "≤": le, "<": lt}
+    metadata = {
+        "limits": {k: v for k, v in limits.items() if v is not None},
+        "choices": choices,
+        "package": package,
+        "scientific": scientific,
+    }
+    if dataclasses.is_dataclass(default) and isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """A labelled image set, the size it is brought to, and what is held out."""
+
+    name: str = setting("digits", package="study.data")
+    """Data set; one module of study/data."""
+    root: str = setting("data", scientific=False)
+    """Folder that holds, or receives, downloaded data sets."""
+    download: bool = setting(True, scientific=False)
+    """Whether a missing data set may be downloaded into `root`."""
+    size: int = setting(0, ge=0, le=1024)
+    """Side of the square images after bilinear resizing, pixels; 0 keeps the native size."""
+    channels: int = setting(0, ge=0, le=16)
+    """Image channels; a grey image is replicated to this many; 0 keeps the native number."""
+    subset: int = setting(0, ge=0)
+    """Number of training images used, drawn class by class; 0 uses all."""
+    validation: float = setting(0.0, ge=0, lt=1)
+    """Share of the (sub)set of training images held out for validation; they are never trained on."""
+    crop_padding: int = setting(0, ge=0, le=64)
+    """Zero padding (pixels) before a random crop back to `size`; 0 does not crop."""
+    flip: bool = setting(False)
+    """Whether training images are mirrored left-right with probability ½."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A network; each module of study/models says which of these fields it reads and refuses the others."""
+
+    name: str = setting("resnet", package="study.models")
+    """Network; one module of study/models."""
+    depth: int = setting(110, ge=1, le=2000)
+    """Weight layers on the main path (stem and classifier counted, projections not)."""
+    widths: tuple[int, ...] = setting((16, 32, 64), ge=1, le=16384)
+    """Channels of each stage, or units of the hidden layers."""
+    width_multiplier: float = setting(1.0, gt=0, le=64)
+    """Factor on every width, rounded to at least 1; how a scale narrows a network without naming it."""
+    shortcut: str = setting("projection", choices=("projection", "padding"))
+    """Where a residual stage changes shape: 1×1 convolution with norm, or subsampling and zero channels."""
+    activation: str = setting("relu", choices=("relu", "sigmoid", "tanh", "gelu", "leaky_relu"))
+    """Nonlinearity after each normalised layer."""
+    branch_scale: str = setting("none", choices=("none", "skipinit", "depth"))
+    """Factor on each residual branch: 1, a learned scalar from 0 (SkipInit), or 1/√(number of blocks)."""
+    dropout: float = setting(0.0, ge=0, lt=1)
+    """Probability that a unit of the classifier's input is dropped while training."""
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """A normalisation: a family and its switches; each family refuses switches that it does not read."""
+
+    name: str = setting("bn")
+    """Name shown in tables; follows from the switches (study/norms)."""
+    family: str = setting("batch", package="study.norms")
+    """Kind of normalisation; one module of study/norms."""
+    sites: tuple[str, ...] = setting(("stem", "inner", "outer", "shortcut"))
+    """Kinds of site that are normalised, of stem, inner, outer, shortcut, top."""
+    center: bool = setting(True)
+    """Whether the mean is subtracted."""
+    scale: bool = setting(True)
+    """Whether the deviation is divided by; without centring it is the root mean square about 0."""
+    gamma: bool = setting(True)
+    """Whether a learned factor γ per channel follows."""
+    beta: bool = setting(True)
+    """Whether a learned shift β per channel follows."""
+    order: float = setting(2.0, ge=1)
+    """Order p of the deviation: 1, 2 or .inf; scaled so that a Gaussian keeps unit variance."""
+    source: str = setting("batch", choices=("batch", "running", "frozen", "periodic", "ghost"))
+    """Whose statistics normalise in training: this batch, running averages, a calibration before training,
+    every `period`-th batch (the latest in between), or virtual sub-batches of `ghost_size`."""
+    period: int = setting(2, ge=1)
+    """Batches from one recomputation of the statistics to the next, for source=periodic."""
+    ghost_size: int = setting(16, ge=2)
+    """Images per virtual batch, for source=ghost."""
+    detach: bool = setting(False)
+    """Whether the gradient through the statistics is cut."""
+    noise: bool = setting(False)
+    """Whether the non-stationary noise of Santurkar et al. 2018 (1805.11604, §2.1) follows."""
+    groups: int = setting(8, ge=1)
+    """Channel groups, for family=group."""
+    momentum: float = setting(0.1, gt=0, le=1)
+    """Weight of the newest batch in the running averages (the framework's convention)."""
+    eps: float = setting(1e-5, gt=0, le=1)
+    """Added to the variance before the root."""
+    gamma_init: tuple[float, ...] = setting((1.0,), ge=0, le=100)
+    """γ's initial value: one number, or the two bounds of a uniform distribution."""
+
+
+@dataclass(frozen=True)
+class InitConfig:
+    """Initial weights."""
+
+    name: str = setting("xavier_normal", package="study.inits")
+    """Distribution of the convolutions' (and hidden linear layers') weights; one module of study/inits."""
+    gain: float = setting(1.0, gt=0, le=1e6)
+    """Factor on all of these weights after initialisation."""
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over time, as a factor on `lr`."""
+
+    name: str = setting("drops", choices=("drops", "plateau"))
+    """`drops` at fixed shares of the epochs, or at each `plateau` of the training loss."""
+    milestones: tuple[float, ...] = setting((0.5, 0.75), gt=0, lt=1)
+    """Shares of `epochs` after which the rate drops (drops)."""
+    factor: float = setting(0.1, gt=0, le=1)
+    """What the rate is multiplied by at a drop."""
+    patience: int = setting(10, ge=1)
+    """Epochs without improvement that make a plateau (plateau; also the recorded `plateau_reached`)."""
+    threshold: float = setting(0.01, ge=0, lt=1)
+    """Relative decrease of the training loss that counts as improvement."""
+    max_drops: int = setting(2, ge=0)
+    """Most drops (plateau)."""
+    warm_start_epochs: int = setting(0, ge=0)
+    """Epochs at `warm_start_lr` before the schedule's own rate; they count among `epochs`."""
+    warm_start_lr: float = setting(1e-4, gt=0, le=1e6)
+    """Learning rate of the warm start."""
+
+
+@dataclass(frozen=True)
+class ProbesConfig:
+    """What is measured while training; never changes a trajectory, so never part of the identity."""
+
+    name: str = setting("none", scientific=False)
+    """Name of the choice in conf/probes."""
+    measure: tuple[str, ...] = setting((), scientific=False)
+    """Probes and when they run, as NAME@SCHEDULE: init, first:7, every:50, epoch_end, divergence."""
+
+
+@dataclass(frozen=True)
+class TrackerConfig:
+    """Where metrics are mirrored; the Parquet records stay the truth."""
+
+    name: str = setting("none", choices=("none", "wandb"), scientific=False)
+    """Tracker; a choice of conf/tracker."""
+    project: str = setting("why-batchnorm", scientific=False)
+    """W&B project."""
+    entity: str = setting("", scientific=False)
+    """W&B team or user; empty is the account's default."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run. Immutable and valid by construction: `from_mapping` is the way in from the outside."""
+
+    data: DataConfig = setting(DataConfig)
+    """Image set."""
+    model: ModelConfig = setting(ModelConfig)
+    """Network."""
+    norm: NormConfig = setting(NormConfig)
+    """Normalisation."""
+    init: InitConfig = setting(InitConfig)
+    """Initial weights."""
+    schedule: ScheduleConfig = setting(ScheduleConfig)
+    """Learning rate over time."""
+    lr: float = setting(0.1, gt=0, le=1e6)
+    """Initial learning rate."""
+    seed: int = setting(0, ge=0, lt=2**31)
+    """Seed of the initial weights, batch order, augmentation and noise; the data split does not use it."""
+    epochs: int = setting(165, ge=0, le=100_000)
+    """Passes over the training set; 0 only measures the initial network."""
+    batch_size: int = setting(128, ge=1, le=1_000_000)
+    """Images per training batch; the incomplete last batch of an epoch is dropped, for every norm."""
+    momentum: float = setting(0.9, ge=0, lt=1)
+    """Momentum of SGD."""
+    weight_decay: float = setting(5e-4, ge=0, le=10)
+    """L2 penalty added to the gradient by SGD (coupled)."""
+    decay_norm_and_bias: bool = setting(True)
+    """Whether γ, β and biases are decayed as well."""
+    precision: str = setting("fp32", choices=("fp32", "bf16", "fp16"))
+    """fp32, or autocast to bf16 or fp16 (with loss scaling); weights stay fp32."""
+
+    device: str = setting("auto", scientific=False)
+    """auto (a GPU if there is one), cpu, cuda or cuda:N."""
+    threads: int = setting(1, ge=1, le=1024, scientific=False)
+    """CPU threads of a run; recorded, since sums may round differently with another number."""
+    compile: bool = setting(False, scientific=False)
+    """Whether the network's forward and backward pass go through torch.compile."""
+    runs_dir: str = setting("runs", scientific=False)
+    """Folder of all runs."""
+    rerun: bool = setting(False, scientific=False)
+    """Train again beside a finished run and replace it at the end."""
+    keep_weights: bool = setting(True, scientific=False)
+    """Whether the final weights are kept (weights.pt)."""
+    log_every: int = setting(1, ge=1, scientific=False)
+    """Steps from one recorded training-batch row to the next."""
+    checkpoint_seconds: float = setting(30.0, ge=0, scientific=False)
+    """Least time between two checkpoints, seconds; 0 writes one after every step."""
+    experiment: str = setting("", scientific=False)
+    """Name of the experiment (conf/experiment), for grouping."""
+    scale: str = setting("", scientific=False)
+    """Name of the scale (conf/scale), for labelling."""
+    sweep: str = setting("", scientific=False)
+    """Name of the sweep that asked for this run; run.json collects them all."""
+    probes: ProbesConfig = setting(ProbesConfig, scientific=False)
+    """Measurements."""
+    tracker: TrackerConfig = setting(TrackerConfig, scientific=False)
+    """Mirror of the metrics."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def from_mapping(mapping: Mapping[str, Any]) -> RunConfig:
+    """Build a RunConfig from nested plain values; raises ConfigError that names field, value and range."""
+    return _build(RunConfig, mapping, "")
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """Nested plain values (tuples become lists) from which `from_mapping` builds an equal config."""
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            out[f.name] = to_mapping(value)
+        else:
+            out[f.name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def check_fields(config: Any, prefix: str = "") -> None:
+    """Check every field's type, range and choice, nested ones included; raises ConfigError."""
+    hints = _hints(type(config))
+    for f in dataclasses.fields(config):
+        name, value = prefix + f.name, getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            check_fields(value, name + ".")
+            continue
+        _convert(hints[f.name], value, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            _check_limits(item, f.metadata, name)
+            if isinstance(item, str) and any(c in item for c in "\n\r\0"):
+                raise ConfigError(f"{name}={item!r}: control characters are not allowed")
+        package, choices = f.metadata["package"], f.metadata["choices"]
+        valid = registry.names(package) if package else choices
+        if valid and value not in valid:
+            raise unknown(name, value, valid)
+
+
+def _build(cls: type[T], mapping: Mapping[str, Any], prefix: str) -> T:
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{prefix.rstrip('.')} must be a group of settings, got {mapping!r}")
+    hints = _hints(cls)
+    for key in mapping:
+        if key not in hints:
+            raise unknown("setting", prefix + str(key), (prefix + k for k in hints))
+    values: dict[str, Any] = {}
+    for key, value in mapping.items():
+        hint = hints[key]
+        nested = dataclasses.is_dataclass(hint) and isinstance(hint, type)
+        values[key] = _build(hint, value, f"{prefix}{key}.") if nested else _convert(hint, value, prefix + key)
+    return cls(**values)
+
+
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    """Convert without losing anything: an int may stand for a float, a list for a tuple; nothing else."""
+    if get_origin(hint) is tuple:
+        if isinstance(value, (list, tuple)):
+            return tuple(_convert(get_args(hint)[0], v, name) for v in value)
+    elif hint is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    elif hint is int:
+        whole = isinstance(value, float) and value.is_integer()
+        if (isinstance(value, int) and not isinstance(value, bool)) or whole:
+            return int(value)
+    elif isinstance(value, hint):
+        return value
+    raise ConfigError(f"{name}={value!r} is not {_described(hint)}")
+
+
+def _described(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        return f"a list, each entry {_described(get_args(hint)[0])}"
+    known = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+    return known[hint]
+
+
+def _check_limits(value: Any, metadata: types.MappingProxyType[Any, Any], name: str) -> None:
+    tests = {
+        "≥": lambda v, b: v >= b,
+        ">": lambda v, b: v > b,
+        "≤": lambda v, b: v <= b,
+        "<": lambda v, b: v < b,
+    }
+    limits = metadata["limits"]
+    bad = isinstance(value, float) and math.isnan(value)
+    if bad or not all(tests[sign](value, bound) for sign, bound in limits.items()):
+        allowed = " and ".join(f"{sign} {bound:g}" for sign, bound in limits.items()) or "a number"
+        raise ConfigError(f"{name}={value!r} is out of range: it must be {allowed}")
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)

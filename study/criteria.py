@@ -1,0 +1,56 @@
+"""Decisions about a run: diverged, stuck at chance, plateau. Imports neither torch nor the rest of the study."""
+
+import math
+from collections.abc import Sequence
+
+from scipy.stats import binomtest
+
+DIVERGENCE_FACTOR = 1e3
+"""Bjorck et al. 2018 call a mini-batch loss beyond 10³ divergence; another account says relative to the start."""
+
+CHANCE_ALPHA = 0.01
+"""Level of the test that calls a run stuck at chance."""
+
+
+def diverged(loss: float, initial_loss: float, step: int) -> bool:
+    """Whether a training-batch loss ends the run.
+
+    A non-finite loss does at any step; after the first update (step ≥ 1, counting from 0) so does one beyond
+    10³·max(1, initial loss). Without BN the initial loss is often in the hundreds, so the absolute rule alone
+    would be a hair from false alarms, and the relative rule alone would let small initial losses alarm early.
+    """
+    if not math.isfinite(loss):
+        return True
+    return step >= 1 and loss > DIVERGENCE_FACTOR * max(1.0, initial_loss)
+
+
+def crossed_absolute(loss: float) -> bool:
+    """Whether a loss is beyond 10³ (recorded, does not end a run). A non-finite loss is beyond any bound."""
+    return not loss <= DIVERGENCE_FACTOR
+
+
+def crossed_relative(loss: float, initial_loss: float) -> bool:
+    """Whether a loss is beyond 10³ times the initial loss (recorded, does not end a run)."""
+    return not loss <= DIVERGENCE_FACTOR * initial_loss
+
+
+def stuck_at_chance(correct: int, n: int, chance: float, alpha: float = CHANCE_ALPHA) -> bool:
+    """Whether `correct` of `n` predictions could be random guessing, by a one-sided exact binomial test.
+
+    `chance` is the accuracy of the best guess that ignores the image: the share of the most frequent class.
+    Stuck means that "accuracy ≤ chance" is not rejected at level `alpha`. Raises ValueError if n < 1.
+    """
+    if n < 1:
+        raise ValueError("stuck_at_chance needs at least one prediction")
+    return bool(binomtest(correct, n, chance, alternative="greater").pvalue > alpha)
+
+
+def plateau_reached(losses: Sequence[float], patience: int, threshold: float) -> bool:
+    """Whether the last `patience` epochs brought no loss below (1 − threshold) × the best before them.
+
+    `losses` are mean training losses by epoch. False while there are too few epochs to tell.
+    """
+    if len(losses) <= patience:
+        return False
+    before, after = losses[:-patience], losses[-patience:]
+    return not min(after) < (1 - threshold) * min(before)

@@ -1,0 +1,1 @@
+"""Labelled image sets: one module each; `load(config)` returns an ImageSet (base.py)."""

@@ -1,0 +1,70 @@
+"""RunConfig → run id: a readable slug and a hash of the scientific fields that differ from their defaults."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from typing import Any
+
+from study.config import RunConfig
+
+VERSIONS: dict[str, int] = {}
+"""Version of a component's numerics, as "model.resnet" or "norm.batch": absent means 1.
+
+Bump it when the same config would now give other numbers; only ids of runs that use it change."""
+
+HASH_DIGITS = 12
+MAX_SLUG = 100
+
+
+def scientific(config: RunConfig) -> dict[str, Any]:
+    """Flat {dotted name: value} of the scientific fields that differ from the frozen defaults.
+
+    `norm.name` is a label that follows from the switches, and is left out; the versions of the components
+    used are added where they are not 1.
+    """
+    fields = dict(_different(config, RunConfig(), ""))
+    fields.pop("norm.name", None)
+    used = {
+        "data": config.data.name,
+        "model": config.model.name,
+        "norm": config.norm.family,
+        "init": config.init.name,
+    }
+    for part, name in used.items():
+        version = VERSIONS.get(f"{part}.{name}", 1)
+        if version != 1:
+            fields[f"{part}.version"] = version
+    return dict(sorted(fields.items()))
+
+
+def run_id(config: RunConfig) -> str:
+    """Return the directory name of a run: at most 115 characters, of letters, digits, '.', '_' and '-'."""
+    canonical = json.dumps(scientific(config), sort_keys=True, separators=(",", ":"), allow_nan=True)
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
+    return f"{slug(config)}-{digest}"
+
+
+def slug(config: RunConfig) -> str:
+    """Return the part of the id that a person reads, as `digits-resnet110-bn-lr0.1-s0`."""
+    parts = (
+        config.data.name,
+        f"{config.model.name}{config.model.depth}",
+        config.norm.name,
+        f"lr{config.lr:g}",
+        f"s{config.seed}",
+    )
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts))[:MAX_SLUG]
+
+
+def _different(config: Any, default: Any, prefix: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for f in dataclasses.fields(config):
+        value, base = getattr(config, f.name), getattr(default, f.name)
+        if not f.metadata["scientific"]:
+            continue
+        if dataclasses.is_dataclass(value):
+            found += _different(value, base, f"{prefix}{f.name}.")
+        elif value != base:
+            found.append((prefix + f.name, list(value) if isinstance(value, tuple) else value))
+    return found

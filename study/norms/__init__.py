@@ -1,0 +1,1 @@
+"""Normalisations: one module per family; `build(config)` returns a Norm (base.py)."""

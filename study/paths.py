@@ -1,0 +1,76 @@
+"""Every file name of a run, once. Imports neither torch nor the rest of the study."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CATALOGUE = ".catalogue"
+"""Folder inside a runs folder where the analysis keeps its compacted copy; safe to delete."""
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one run directory."""
+
+    root: Path
+
+    @property
+    def run_id(self) -> str:
+        """The directory's name."""
+        return self.root.name
+
+    @property
+    def config(self) -> Path:
+        """The resolved config; what `from=` repeats."""
+        return self.root / "config.yaml"
+
+    @property
+    def record(self) -> Path:
+        """run.json: status, outcome, provenance."""
+        return self.root / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One row per (step, split)."""
+        return self.root / "metrics.parquet"
+
+    @property
+    def probes(self) -> Path:
+        """Folder of the probe tables."""
+        return self.root / "probes"
+
+    def probe(self, name: str) -> Path:
+        """Table of one probe."""
+        return self.probes / f"{name}.parquet"
+
+    @property
+    def weights(self) -> Path:
+        """Final weights and buffers."""
+        return self.root / "weights.pt"
+
+    @property
+    def checkpoint(self) -> Path:
+        """All that a resume needs; gone once finished."""
+        return self.root / "checkpoint.pt"
+
+    @property
+    def parts(self) -> Path:
+        """Folder of rows not yet joined; gone once finished."""
+        return self.root / "parts"
+
+    @property
+    def log(self) -> Path:
+        """What the run printed, and the traceback of a failure."""
+        return self.root / "log.txt"
+
+    @property
+    def wandb(self) -> Path:
+        """Folder of W&B's own files."""
+        return self.root / "wandb"
+
+
+def run_dirs(runs_dir: Path) -> list[RunPaths]:
+    """All run directories below `runs_dir` (those with a run.json or a config.yaml), sorted by name."""
+    if not runs_dir.is_dir():
+        return []
+    found = (RunPaths(p) for p in sorted(runs_dir.iterdir()) if p.is_dir() and not p.name.startswith("."))
+    return [p for p in found if p.record.exists() or p.config.exists()]

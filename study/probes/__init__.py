@@ -1,0 +1,1 @@
+"""Measurements: one module each (base.py, capture.py)."""

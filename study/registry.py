@@ -1,0 +1,26 @@
+"""Registries are folders: `study/models/resnet.py` is the network `resnet`. Adding a file adds a choice."""
+
+import importlib
+import pkgutil
+from functools import cache
+from types import ModuleType
+
+from study.errors import unknown
+
+
+@cache
+def names(package: str) -> tuple[str, ...]:
+    """Names a package offers: its modules, less `base` and those that start with an underscore.
+
+    Imports nothing but the package itself, so that validation needs no torch.
+    """
+    path = importlib.import_module(package).__path__
+    found = (m.name for m in pkgutil.iter_modules(path))
+    return tuple(sorted(n for n in found if n != "base" and not n.startswith("_")))
+
+
+def load(package: str, name: str) -> ModuleType:
+    """Import the module that implements `name`; raises ConfigError naming the valid choices."""
+    if name not in names(package):
+        raise unknown(package.removeprefix("study."), name, names(package))
+    return importlib.import_module(f"{package}.{name}")
