@@ -1,13 +1,25 @@
-"""What every network is made of: numbered layers and normalisation sites, created in one place."""
+"""What every network is made of: numbered layers and normalisation sites, created in one place.
+
+A network is a module of this package with `build(config, builder, input_shape, n_classes) -> Network` and
+`READS`, the fields of ModelConfig that it reads besides those that all read (`COMMON`).
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
 
-from study.config import ModelConfig
+from study import registry
+from study.config import ModelConfig, RunConfig
+from study.errors import ConfigError
+from study.models._dropout import Dropout
 from study.norms.base import Norm, Site
+from study.seeding import derived_seed
+
+COMMON = frozenset({"name", "width_multiplier", "activation", "dropout"})
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -50,8 +62,10 @@ class Builder:
     A layer before a site has a bias exactly where nothing at the site makes it redundant (Norm.shifts).
     """
 
-    def __init__(self, norm: Norm, config: ModelConfig) -> None:
+    def __init__(self, norm: Norm, config: ModelConfig, seed: int = 0) -> None:
         self.norm = norm
+        self.config = config
+        self.seed = seed
         self.activation = ACTIVATIONS[config.activation]
         self.layers: list[Layer] = []
         self.sites: list[Site] = []
@@ -69,24 +83,32 @@ class Builder:
     ) -> nn.Module:
         """Return a "same"-padded convolution with what the norm puts at its site."""
         site = self._site(name, c_out, kind)
-        conv = nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, bias=self._bias(site))
+        bias, padding = self._bias(site), kernel // 2
+        conv = _bare(nn.Conv2d, c_in, c_out, kernel, stride=stride, padding=padding, bias=bias)
         return self._add(name, number, conv, site, ndim=4)
 
     def linear(self, name: str, number: int | None, kind: str, f_in: int, f_out: int) -> nn.Module:
         """Return a hidden linear layer with what the norm puts at its site."""
         site = self._site(name, f_out, kind)
-        return self._add(name, number, nn.Linear(f_in, f_out, bias=self._bias(site)), site, ndim=2)
+        linear = _bare(nn.Linear, f_in, f_out, bias=self._bias(site))
+        return self._add(name, number, linear, site, ndim=2)
 
     def top(self, channels: int, ndim: int) -> nn.Module:
         """Return what the norm puts at the classifier's input (identity for most)."""
         site = self._site("top", channels, "top")
         return self.norm.build(None, site, ndim) if self.norm.at(site) else nn.Identity()
 
-    def classifier(self, number: int, f_in: int, n_classes: int) -> nn.Linear:
-        """Return the last linear layer: always with a bias, never normalised."""
-        linear = nn.Linear(f_in, n_classes)
+    def classifier(self, number: int, f_in: int, n_classes: int) -> nn.Module:
+        """Return the last linear layer: always with a bias, never normalised; after any dropout."""
+        linear = _bare(nn.Linear, f_in, n_classes)
         self.layers.append(Layer("classifier", number, linear, None))
-        return linear
+        if self.config.dropout == 0:
+            return linear
+        return nn.Sequential(Dropout(self.config.dropout, derived_seed(self.seed, "dropout")), linear)
+
+    def width(self, channels: int) -> int:
+        """Return a width times `width_multiplier`, rounded, at least 1."""
+        return max(1, round(channels * self.config.width_multiplier))
 
     def finish(self, network: Network) -> None:
         """Hand the collected layers and sites to the network; call at the end of its constructor."""
@@ -103,3 +125,57 @@ class Builder:
     def _add(self, name: str, number: int | None, layer: nn.Module, site: Site, ndim: int) -> nn.Module:
         self.layers.append(Layer(name, number, layer, site))
         return self.norm.build(layer, site, ndim) if self.norm.at(site) else layer
+
+
+def check_size(config: ModelConfig, input_shape: tuple[int, int, int], least: int) -> None:
+    """Raise ConfigError if an image side is below `least` pixels, which the network halves down to 1."""
+    if min(input_shape[1:]) < least:
+        size = "×".join(map(str, input_shape[1:]))
+        raise ConfigError(
+            f"network '{config.name}' needs images of at least {least}×{least} pixels, not {size}"
+        )
+
+
+def build_network(run: RunConfig, input_shape: tuple[int, int, int], n_classes: int) -> Network:
+    """Return the initialised network of a run, on the CPU: a pure function of its arguments.
+
+    `input_shape` is C×H×W. Each layer's weights depend on (seed, layer name) alone, so two norms start from
+    the same weights. Raises ConfigError for a field that the network does not read, a depth or a width it
+    cannot have, and images it cannot take.
+    """
+    from study.inits.base import initialise
+
+    module = registry.load("study.models", run.model.name)
+    default = ModelConfig()
+    for f in fields(ModelConfig):
+        read = f.name in COMMON | module.READS
+        if not read and getattr(run.model, f.name) != getattr(default, f.name):
+            raise ConfigError(f"model.{f.name} has no effect on network '{run.model.name}'; leave it out")
+    with torch.random.fork_rng(devices=[]):
+        builder = Builder(_norm(run), run.model, run.seed)
+        network: Network = module.build(run.model, builder, input_shape, n_classes)
+    initialise(network, run.init, run.seed)
+    return network
+
+
+def prepare(network: Network, run: RunConfig, batches: list[Tensor]) -> None:
+    """Let the initialisation, then the norm, see training images before the first update.
+
+    `batches` are N×C×H×W, standardised, on the network's device; an initialisation uses the first one. Only
+    `init=lsuv` and norms that calibrate need this; for the others it does nothing.
+    """
+    from study.inits.base import calibrate
+
+    calibrate(network, run.init, batches[0])
+    _norm(run).calibrate(network, batches)
+
+
+def _bare(cls: type[nn.Module], *args: int, **options: int) -> nn.Module:
+    """Return a layer with its weights not yet set, which spares the framework's own initialisation."""
+    layer: nn.Module = skip_init(cls, *args, **options)  # type: ignore[no-untyped-call]
+    return layer
+
+
+def _norm(run: RunConfig) -> Norm:
+    norm: Norm = registry.load("study.norms", run.norm.family).build(run.norm)
+    return norm

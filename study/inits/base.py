@@ -1,0 +1,74 @@
+"""How initial weights are set: every layer draws from its own generator, whatever norm stands after it.
+
+An initialisation is a module of this package with `fill(weight, generator)`, which overwrites a weight
+(out×in, or out×in×kh×kw) in place. One that needs training images besides has `calibrate(network, images)`.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from study import registry
+from study.config import InitConfig
+from study.models.base import Layer, Network
+from study.seeding import generator
+
+
+@torch.no_grad()
+def initialise(network: Network, config: InitConfig, seed: int) -> None:
+    """Set all weights and biases of a network's layers: a function of (config, seed, layer name) alone.
+
+    Layers with a site get the initialisation times `gain` and zero biases; the classifier gets the
+    framework's default, which no setting changes. For an initialisation that calibrates, `gain` waits until
+    after the calibration, which would undo it.
+    """
+    module = registry.load("study.inits", config.name)
+    gain = 1.0 if hasattr(module, "calibrate") else config.gain
+    for layer in network.layers:
+        random = generator(seed, "init", layer.name)
+        if layer.site is None:
+            _framework_default(layer.module, random)
+            continue
+        weight = torch.empty_like(weight_of(layer.module))
+        module.fill(weight, random)
+        set_weight(layer.module, weight * gain if gain != 1.0 else weight)
+        bias = layer.module.bias
+        if isinstance(bias, Tensor):
+            bias.zero_()
+
+
+@torch.no_grad()
+def calibrate(network: Network, config: InitConfig, images: Tensor) -> None:
+    """Let an initialisation that needs images (N×C×H×W, standardised) see them; the others do nothing."""
+    module = registry.load("study.inits", config.name)
+    if not hasattr(module, "calibrate"):
+        return
+    module.calibrate(network, images)
+    for layer in hidden(network):
+        set_weight(layer.module, weight_of(layer.module) * config.gain)
+
+
+def hidden(network: Network) -> list[Layer]:
+    """Return the layers that an initialisation sets: all but the classifier."""
+    return [layer for layer in network.layers if layer.site is not None]
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """Return a layer's weight, detached."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight.detach()
+
+
+def set_weight(layer: nn.Module, weight: Tensor) -> None:
+    """Give a layer this weight."""
+    layer.weight.data.copy_(weight)  # type: ignore[operator]
+
+
+def _framework_default(layer: nn.Module, random: torch.Generator) -> None:
+    """Draw what `nn.Linear` draws when it is made: weight and bias uniform within ±1/√(fan in)."""
+    assert isinstance(layer, nn.Linear)
+    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=random)
+    bound = 1 / math.sqrt(layer.in_features)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=random)
