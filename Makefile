@@ -1,0 +1,55 @@
+# `make quickstart` and `make test` work from a fresh clone with Python ≥ 3.11 and make, nothing else.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+# One computing thread per test process: the tests already fill the cores.
+TEST := OMP_NUM_THREADS=1 MPLBACKEND=agg $(BIN)/python -m pytest -n auto --dist worksteal
+
+.PHONY: help install quickstart test test-full test-slow lint format bench clean
+
+help:
+	@echo "make quickstart   train the learning-rate grid on real data and build the report (minutes)"
+	@echo "make test         lint, types and the fast tests"
+	@echo "make test-full    the long tests as well"
+	@echo "make bench        the cost of a step, of the input pipeline, of a sweep"
+	@echo "make format       let ruff format and fix the code"
+	@echo "make clean        remove caches (never runs)"
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
+	@echo "installing into $(VENV) (a few minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+quickstart: install
+	@$(BIN)/python -m study.run -m lr=0.1,0.003,0.0001 norm=bn,none scale=laptop sweep=grid
+	@$(BIN)/python -m analysis.report --runs runs --sweep grid --out report
+
+lint: install
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test: lint
+	@$(TEST) -m "not slow and not slurm"
+
+test-slow: install
+	@$(TEST) -m "slow and not slurm"
+
+test-full: test test-slow
+
+bench: install
+	@$(BIN)/python -m study.bench
+
+format: install
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

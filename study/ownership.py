@@ -1,0 +1,235 @@
+"""One process owns a run directory at a time; network file systems are the normal case. Imports no torch.
+
+A claim is a folder `owner.N` that holds owner.json. It is prepared under a temporary name and renamed into
+place, which fails if `owner.N` exists already: of two claimants one wins. The owner is the highest N. A dead
+owner's claim is never removed by others, only topped by `owner.N+1`, so that a slow claimant cannot remove a
+live claim by mistake. The owner checks before every publish that nothing tops its claim.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from study import records
+from study.errors import OwnedElsewhereError
+from study.paths import RunPaths
+from study.status import Status
+
+
+class OwnershipLostError(OwnedElsewhereError):
+    """Another process took the run directory over; this one must not write into it any more."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who claimed a run directory."""
+
+    token: str
+    host: str
+    boot: str
+    """Boot id of the host and its process namespace, so that a pid means something."""
+    pid: int
+    started: float
+    """Start of the process, seconds since the epoch: tells a reused pid."""
+    job_id: str
+    """SLURM job (array task) id, or empty."""
+    restart: int
+    """SLURM's restart count of that job."""
+
+    def __str__(self) -> str:
+        job = f", SLURM job {self.job_id}" if self.job_id else ""
+        return f"process {self.pid} on {self.host}{job}"
+
+
+def this_process() -> Owner:
+    """Describe the calling process under a fresh token."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    job = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
+    return Owner(
+        token=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        boot=_boot(),
+        pid=os.getpid(),
+        started=psutil.Process().create_time(),
+        job_id=job,
+        restart=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+    )
+
+
+def owner_of(paths: RunPaths) -> Owner | None:
+    """Return who holds the highest claim, alive or not; None if nobody does."""
+    found = _claims(paths)
+    return found[-1][1] if found else None
+
+
+def is_alive(owner: Owner) -> bool | None:
+    """Whether the owner still runs; None if that cannot be known from here."""
+    if owner.host == socket.gethostname():
+        if owner.boot == _boot():
+            return _process_alive(owner.pid, owner.started)
+        if owner.boot.split("/")[0] != _boot().split("/")[0]:
+            return False  # the machine was rebooted since
+    if owner.job_id:
+        return _job_alive(owner.job_id, owner.restart)
+    return None
+
+
+def observed_status(paths: RunPaths, record: dict[str, object] | None = None) -> Status:
+    """Return the status an observer sees: run.json's, or WAITING without one, or LOST if its owner is gone.
+
+    Raises DamagedRunError if run.json cannot be read.
+    """
+    record = records.read_record(paths) if record is None else record
+    if record is None:
+        owner = owner_of(paths)
+        return Status.RUNNING if owner and is_alive(owner) else Status.WAITING
+    status = Status(str(record["status"]))
+    if status is Status.RUNNING:
+        owner = owner_of(paths)
+        if owner is None or is_alive(owner) is False:
+            return Status.LOST
+    return status
+
+
+class Claim:
+    """Ownership of one run directory; `check()` before every publish."""
+
+    def __init__(self, paths: RunPaths, number: int, owner: Owner) -> None:
+        self.paths, self.number, self.owner = paths, number, owner
+
+    def check(self) -> None:
+        """Raise OwnershipLostError unless this claim is still the highest."""
+        found = _claims(self.paths)
+        if not found or found[-1][1].token != self.owner.token:
+            by = f" by {found[-1][1]}" if found else ""
+            raise OwnershipLostError(f"{self.paths.root} was taken over{by}; this process stops writing")
+
+    def release(self) -> None:
+        """Give the directory back: remove this claim and the dead ones below it."""
+        for number, _ in reversed(_claims(self.paths)):
+            if number <= self.number:
+                shutil.rmtree(_folder(self.paths, number), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def claim(paths: RunPaths) -> Iterator[Claim]:
+    """Own a run directory for the length of a `with` block; creates the directory.
+
+    Raises OwnedElsewhereError if a live process owns it, or one that cannot be seen from here.
+    """
+    paths.root.mkdir(parents=True, exist_ok=True)
+    held = _claim(paths)
+    try:
+        yield held
+    finally:
+        held.release()
+        with contextlib.suppress(OSError):
+            paths.root.rmdir()  # only if nothing was ever written
+
+
+def release_unseen(paths: RunPaths) -> None:
+    """Remove all claims on a run whose owner cannot be seen from here; for a person who knows it is gone."""
+    for number, owner in reversed(_claims(paths)):
+        if is_alive(owner):
+            raise OwnedElsewhereError(f"{paths.root} is owned by {owner}, which is alive")
+        shutil.rmtree(_folder(paths, number), ignore_errors=True)
+
+
+def _claim(paths: RunPaths) -> Claim:
+    owner = this_process()
+    while True:
+        found = _claims(paths)
+        if found:
+            _refuse_if_held(paths, found[-1][1])
+        number = found[-1][0] + 1 if found else 1
+        tmp = paths.root / f".owner.{owner.token}.tmp"
+        tmp.mkdir()
+        try:
+            records.write_json(tmp / "owner.json", asdict(owner))
+            os.rename(tmp, _folder(paths, number))
+        except OSError:
+            shutil.rmtree(tmp, ignore_errors=True)
+            if not _folder(paths, number).exists():
+                raise
+            continue  # somebody else won this number: look again
+        held = Claim(paths, number, owner)
+        held.check()
+        return held
+
+
+def _refuse_if_held(paths: RunPaths, owner: Owner) -> None:
+    mine = this_process()
+    earlier_self = owner.job_id and owner.job_id == mine.job_id and owner.restart < mine.restart
+    if earlier_self:
+        return
+    alive = is_alive(owner)
+    if alive:
+        raise OwnedElsewhereError(f"{paths.root} is being worked on by {owner}")
+    if alive is None:
+        raise OwnedElsewhereError(
+            f"{paths.root} is owned by {owner}, which cannot be seen from here; if it is gone, "
+            f"say: python -m study.runs clean --release {paths.run_id}"
+        )
+
+
+def _claims(paths: RunPaths) -> list[tuple[int, Owner]]:
+    found = []
+    for folder in paths.root.glob("owner.*"):
+        number = folder.name.removeprefix("owner.")
+        if number.isdigit():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # released while we looked
+                found.append((int(number), Owner(**json.loads((folder / "owner.json").read_text()))))
+    return sorted(found, key=lambda x: x[0])
+
+
+def _folder(paths: RunPaths, number: int) -> Path:
+    return paths.root / f"owner.{number}"
+
+
+def _boot() -> str:
+    """Boot id / process namespace; empty parts where the platform does not tell."""
+    boot, namespace = "", ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return f"{boot}/{namespace}"
+
+
+def _process_alive(pid: int, started: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - started) < 2
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+_asked: dict[str, tuple[float, str | None]] = {}
+
+
+def _job_alive(job_id: str, restart: int, fresh_for: float = 5.0) -> bool | None:
+    """Ask SLURM for a job's restart count; None if SLURM cannot be asked, False if it does not know it."""
+    when, answer = _asked.get(job_id, (-1e9, None))
+    if time.monotonic() - when > fresh_for:
+        command = ["squeue", "--noheader", "--jobs", job_id, "--states=R,S,CG,ST", "--Format=RestartCnt"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            unknown_job = "Invalid job id" in done.stderr
+            answer = done.stdout.strip() if done.returncode == 0 else ("" if unknown_job else None)
+        except (OSError, subprocess.TimeoutExpired):
+            answer = None
+        _asked[job_id] = (time.monotonic(), answer)
+    if answer is None:
+        return None
+    return answer != "" and int(answer.split()[0]) == restart

@@ -1,0 +1,147 @@
+"""What the files of a run say: schemas, atomic writes, and rows that survive any kill. Imports no torch."""
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from study.errors import StudyError
+from study.paths import RunPaths
+
+SCHEMA_VERSION = 1
+"""Version of run.json and of the tables."""
+
+METRICS = pa.schema(
+    [
+        ("step", pa.int64()),  # updates done when the row was measured
+        ("epoch", pa.int32()),  # epochs completed; for `batch` rows the epoch they belong to, from 0
+        ("split", pa.string()),  # one of SPLITS
+        ("lr", pa.float64()),
+        ("loss", pa.float64()),  # mean cross-entropy per image, nats
+        ("accuracy", pa.float64()),  # share of images classified correctly
+        ("n", pa.int64()),  # images behind the row
+        ("predicted", pa.list_(pa.int64())),  # predictions by class; null for `batch`
+        ("poisoned", pa.bool_()),  # running statistics have seen a non-finite batch (run.json: poisoned)
+    ]
+)
+
+SPLITS = ("batch", "train", "train_eval", "validation", "test")
+"""`batch`: one training batch. `train`: all batches of one epoch, as they were trained on (train mode,
+augmented). The others are evaluated: eval mode, every image once, not augmented; `train_eval` (the training
+images) only after the last epoch."""
+
+
+class DamagedRunError(StudyError):
+    """A file of a run exists but cannot be read."""
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write atomically and durably: a temporary name in the same folder, fsync, rename."""
+    write_with(path, lambda tmp: _write_durably(tmp, data))
+
+
+def write_with(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it; nothing is left behind on failure."""
+    tmp = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        write(tmp)
+        os.replace(tmp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            tmp.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a mapping as strict JSON; non-finite numbers become strings ("nan", "inf", "-inf")."""
+    write_bytes(path, json.dumps(_strict(value), indent=1, allow_nan=False).encode())
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file atomically and durably."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def read_record(paths: RunPaths) -> dict[str, Any] | None:
+    """Return run.json, or None if there is none; raises DamagedRunError if it cannot be understood."""
+    try:
+        record = json.loads(paths.record.read_text())
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:
+        raise DamagedRunError(f"{paths.record} cannot be read: {error}") from error
+    if not isinstance(record, dict) or "status" not in record:
+        raise DamagedRunError(f"{paths.record} is not the record of a run")
+    return record
+
+
+class Rows:
+    """Rows of a run under way: buffered in memory, written as parts, joined into tables at the end.
+
+    A checkpoint names the parts that belong to it (`flush` returns them). Resuming from it drops later ones,
+    so every row exists once. Names of tables are "metrics" or "probes/NAME".
+    """
+
+    def __init__(self, paths: RunPaths, parts: Iterable[str] = ()) -> None:
+        self.paths = paths
+        self.parts = list(parts)
+        self._pending: dict[str, list[pa.Table]] = {}
+        if paths.parts.is_dir():
+            for stray in paths.parts.iterdir():
+                if stray.name not in self.parts:
+                    stray.unlink(missing_ok=True)
+        for name in self.parts:
+            if not (paths.parts / name).exists():
+                raise DamagedRunError(f"{paths.parts / name} is missing, but the checkpoint needs it")
+
+    def add(self, name: str, table: pa.Table) -> None:
+        """Buffer rows of one table."""
+        self._pending.setdefault(name, []).append(table)
+
+    def flush(self, step: int) -> list[str]:
+        """Write what is buffered as parts that end at `step`; return the names of all parts so far."""
+        for name, tables in self._pending.items():
+            self.paths.parts.mkdir(parents=True, exist_ok=True)
+            part = f"{name.replace('/', '.')}-{step:09d}-{len(self.parts):06d}.parquet"
+            write_table(self.paths.parts / part, pa.concat_tables(tables))
+            self.parts.append(part)
+        self._pending.clear()
+        return list(self.parts)
+
+    def join(self) -> None:
+        """Write the final tables from the parts and from what is still buffered. Repeating it is harmless."""
+        tables: dict[str, list[pa.Table]] = {"metrics": [METRICS.empty_table()]}
+        for part in self.parts:
+            name = part.rsplit("-", 2)[0].replace("probes.", "probes/", 1)
+            tables.setdefault(name, []).append(pq.read_table(self.paths.parts / part))
+        for name, pending in self._pending.items():
+            tables.setdefault(name, []).extend(pending)
+        for name, pieces in tables.items():
+            target = self.paths.root / f"{name}.parquet"
+            target.parent.mkdir(exist_ok=True)
+            write_table(target, pa.concat_tables(pieces))
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(v) for v in value]
+    if isinstance(value, float) and not -float("inf") < value < float("inf"):
+        return str(value)
+    return value

@@ -1,0 +1,116 @@
+"""All that changes while a run trains, and how it is saved: built from the config, loaded from a checkpoint."""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from study import optim
+from study.config import RunConfig
+from study.data.base import ImageSet
+from study.data.batches import EpochBatches
+from study.models.base import Network, build_network
+from study.monitor import Monitor, Reader, Tally
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+EVALUATION_BATCH = 512
+"""Images per evaluation batch; in eval mode no result depends on it."""
+
+
+class NoProbes:
+    """Stands where the probe engine does when nothing is measured."""
+
+    def step(self, step: int, epoch: int, images: Tensor, labels: Tensor) -> Any:
+        """Return an empty context."""
+        return contextlib.nullcontext()
+
+    def moment(self, when: str, step: int, epoch: int) -> None:
+        """Do nothing."""
+
+
+class TrainState:
+    """Network, optimiser and progress of one run."""
+
+    def __init__(self, run: RunConfig, image_set: ImageSet, device: torch.device) -> None:
+        self.run, self.image_set, self.device = run, image_set, device
+        shape = image_set.train.images.shape
+        self.network: Network = build_network(run, (shape[1], shape[2], shape[3]), image_set.n_classes)
+        self.network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.compiled = torch.compile(self.network) if run.compile else self.network
+        self.optimizer = optim.build(run, self.network)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=run.precision == "fp16")
+        self.steps_per_epoch = len(image_set.train) // run.batch_size
+        self.evaluation_batch = EVALUATION_BATCH
+        self.probes: Any = NoProbes()
+        self.step = 0
+        """Updates done."""
+        self.losses: list[float] = []
+        """Mean training loss of each finished epoch."""
+        self.monitor = Monitor()
+        self.reader = Reader(device)
+        self.poisoned: list[tuple[str, int]] = []
+        """(layer, step) of running statistics that a non-finite batch has reached."""
+        self.start_tally()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (N×classes) of standardised images (N×C×H×W), in the run's precision."""
+        dtype = DTYPES.get(self.run.precision)
+        if dtype is None:
+            return self.compiled(images)
+        with torch.autocast(self.device.type, dtype):
+            return self.compiled(images)
+
+    def update(self) -> None:
+        """Apply one step of the optimiser and forget the gradients."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def set_rate(self, lr: float) -> None:
+        """Set the learning rate of every parameter group."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def epoch_batches(self, epoch: int) -> EpochBatches:
+        """Return the training batches of one epoch: a pure function of (seed, epoch)."""
+        return EpochBatches(self.run, self.image_set, epoch)
+
+    def start_tally(self) -> None:
+        """Begin the sums of a new epoch."""
+        self.tally = Tally()
+        self._counts = torch.zeros(self.image_set.n_classes, dtype=torch.int64, device=self.device)
+
+    def count(self, predicted: Tensor) -> None:
+        """Count predictions (N, int64) by class, on the device."""
+        self._counts.scatter_add_(0, predicted, torch.ones_like(predicted))
+
+    def take_counts(self) -> list[int]:
+        """Return the epoch's predictions by class."""
+        return [int(x) for x in self._counts.tolist()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values only, so that it loads with weights_only=True."""
+        return {
+            "step": self.step,
+            "losses": list(self.losses),
+            "monitor": self.monitor.state(),
+            "tally": [self.tally.loss, self.tally.correct, self.tally.n],
+            "counts": self._counts,
+            "poisoned": [list(x) for x in self.poisoned],
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        self.step, self.losses = saved["step"], list(saved["losses"])
+        self.monitor = Monitor(**saved["monitor"])
+        self.tally = Tally(*saved["tally"])
+        self._counts = saved["counts"].to(self.device)
+        self.poisoned = [(layer, step) for layer, step in saved["poisoned"]]
+        self.network.load_state_dict(saved["network"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scaler.load_state_dict(saved["scaler"])
