@@ -10,13 +10,14 @@ from study.errors import unknown
 
 @cache
 def names(package: str) -> tuple[str, ...]:
-    """Names a package offers: its modules, less `base` and those that start with an underscore.
+    """Names a package offers: its modules, less `base`, its HELPERS and those that start with an underscore.
 
     Imports nothing but the package itself, so that validation needs no torch.
     """
-    path = importlib.import_module(package).__path__
-    found = (m.name for m in pkgutil.iter_modules(path))
-    return tuple(sorted(n for n in found if n != "base" and not n.startswith("_")))
+    module = importlib.import_module(package)
+    helpers = {"base", *getattr(module, "HELPERS", ())}
+    found = (m.name for m in pkgutil.iter_modules(module.__path__))
+    return tuple(sorted(n for n in found if n not in helpers and not n.startswith("_")))
 
 
 def load(package: str, name: str) -> ModuleType:

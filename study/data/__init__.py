@@ -1,1 +1,4 @@
-"""Labelled image sets: one module each; `load(config)` returns an ImageSet (base.py)."""
+"""Labelled image sets: one module each; `load(config)` returns its RawSet (base.py)."""
+
+HELPERS = ("loading", "batches")
+"""Modules of this package that are not image sets."""
