@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from study import registry
 from study.config import InitConfig
 from study.models.base import Layer, Network
+from study.norms.base import set_weight
 from study.seeding import generator
 
 
@@ -59,11 +60,6 @@ def weight_of(layer: nn.Module) -> Tensor:
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return weight.detach()
-
-
-def set_weight(layer: nn.Module, weight: Tensor) -> None:
-    """Give a layer this weight."""
-    layer.weight.data.copy_(weight)  # type: ignore[operator]
 
 
 def _framework_default(layer: nn.Module, random: torch.Generator) -> None:

@@ -16,7 +16,7 @@ from study import registry
 from study.config import ModelConfig, RunConfig
 from study.errors import ConfigError
 from study.models._dropout import Dropout
-from study.norms.base import Norm, Site
+from study.norms.base import Norm, Normed, Site, build_norm
 from study.seeding import derived_seed
 
 COMMON = frozenset({"name", "width_multiplier", "activation", "dropout"})
@@ -93,6 +93,16 @@ class Builder:
         linear = _bare(nn.Linear, f_in, f_out, bias=self._bias(site))
         return self._add(name, number, linear, site, ndim=2)
 
+    def split(self, at_site: nn.Module) -> tuple[nn.Module, nn.Module]:
+        """Return a layer and what normalises its output, for networks that add something in between.
+
+        What has no separate norm (none, reparametrised weights) stays whole, and an identity follows.
+        """
+        if isinstance(at_site, Normed):
+            parts = dict(at_site.named_children())
+            return parts["layer"], parts["norm"]
+        return at_site, nn.Identity()
+
     def top(self, channels: int, ndim: int) -> nn.Module:
         """Return what the norm puts at the classifier's input (identity for most)."""
         site = self._site("top", channels, "top")
@@ -152,8 +162,13 @@ def build_network(run: RunConfig, input_shape: tuple[int, int, int], n_classes: 
         if not read and getattr(run.model, f.name) != getattr(default, f.name):
             raise ConfigError(f"model.{f.name} has no effect on network '{run.model.name}'; leave it out")
     with torch.random.fork_rng(devices=[]):
-        builder = Builder(_norm(run), run.model, run.seed)
+        builder = Builder(build_norm(run.norm, run.seed), run.model, run.seed)
         network: Network = module.build(run.model, builder, input_shape, n_classes)
+    if run.norm.sites and not any(builder.norm.at(site) for site in network.sites):
+        raise ConfigError(
+            f"norm.sites={list(run.norm.sites)}: network '{run.model.name}' has no such site; "
+            f"it has {', '.join(sorted({site.kind for site in network.sites}))}"
+        )
     initialise(network, run.init, run.seed)
     return network
 
@@ -167,15 +182,10 @@ def prepare(network: Network, run: RunConfig, batches: list[Tensor]) -> None:
     from study.inits.base import calibrate
 
     calibrate(network, run.init, batches[0])
-    _norm(run).calibrate(network, batches)
+    build_norm(run.norm, run.seed).calibrate(network, batches)
 
 
 def _bare(cls: type[nn.Module], *args: int, **options: int) -> nn.Module:
     """Return a layer with its weights not yet set, which spares the framework's own initialisation."""
     layer: nn.Module = skip_init(cls, *args, **options)  # type: ignore[no-untyped-call]
     return layer
-
-
-def _norm(run: RunConfig) -> Norm:
-    norm: Norm = registry.load("study.norms", run.norm.family).build(run.norm)
-    return norm

@@ -121,8 +121,10 @@ class ResNet(Network):
 def stages(config: ModelConfig, builder: Builder) -> list[tuple[int, int, int]]:
     """Return (channels in, channels out, stride) of every block; ConfigError for an impossible depth."""
     widths = [builder.width(w) for w in config.widths]
+    if not widths:
+        raise ConfigError(f"model.widths=[] is empty; network '{config.name}' needs at least one stage")
     per_n = 2 * len(widths)
-    n, rest = divmod(config.depth - 2, per_n) if widths else (0, 0)
+    n, rest = divmod(config.depth - 2, per_n)
     if n < 1 or rest:
         raise ConfigError(
             f"model.depth={config.depth} is not possible with {len(widths)} stages: "
@@ -140,6 +142,5 @@ def stages(config: ModelConfig, builder: Builder) -> list[tuple[int, int, int]]:
 
 def build(config: ModelConfig, builder: Builder, input_shape: tuple[int, int, int], n_classes: int) -> ResNet:
     """Return the network for C×H×W images; sides of at least 2^(stages − 1) pixels."""
-    network = ResNet(config, builder, input_shape, n_classes)
     check_size(config, input_shape, 2 ** (len(config.widths) - 1))
-    return network
+    return ResNet(config, builder, input_shape, n_classes)
