@@ -292,7 +292,9 @@ def _build(cls: type[T], mapping: Mapping[str, Any], prefix: str) -> T:
     for key, value in mapping.items():
         hint = hints[key]
         nested = dataclasses.is_dataclass(hint) and isinstance(hint, type)
-        values[key] = _build(hint, value, f"{prefix}{key}.") if nested else _convert(hint, value, prefix + key)
+        values[key] = (
+            _build(hint, value, f"{prefix}{key}.") if nested else _convert(hint, value, prefix + key)
+        )
     return cls(**values)
 
 

@@ -1,4 +1,4 @@
-"""Decisions about a run: diverged, stuck at chance, plateau. Imports neither torch nor the rest of the study."""
+"""Decisions about a run: diverged, stuck at chance, plateau. Imports neither torch nor the study."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from scipy.stats import binomtest
 
 DIVERGENCE_FACTOR = 1e3
-"""Bjorck et al. 2018 call a mini-batch loss beyond 10³ divergence; another account says relative to the start."""
+"""Bjorck et al. 2018 call a mini-batch loss beyond 10³ divergence; another account says relative to the
+start."""
 
 CHANCE_ALPHA = 0.01
 """Level of the test that calls a run stuck at chance."""
@@ -26,12 +27,12 @@ def diverged(loss: float, initial_loss: float, step: int) -> bool:
 
 def crossed_absolute(loss: float) -> bool:
     """Whether a loss is beyond 10³ (recorded, does not end a run). A non-finite loss is beyond any bound."""
-    return not loss <= DIVERGENCE_FACTOR
+    return not (math.isfinite(loss) and loss <= DIVERGENCE_FACTOR)
 
 
 def crossed_relative(loss: float, initial_loss: float) -> bool:
     """Whether a loss is beyond 10³ times the initial loss (recorded, does not end a run)."""
-    return not loss <= DIVERGENCE_FACTOR * initial_loss
+    return not (math.isfinite(loss) and loss <= DIVERGENCE_FACTOR * initial_loss)
 
 
 def stuck_at_chance(correct: int, n: int, chance: float, alpha: float = CHANCE_ALPHA) -> bool:

@@ -6,24 +6,22 @@ import torch
 from torch import Tensor
 
 from study.criteria import DIVERGENCE_FACTOR
-from study.models.base import Network, build_network
-from study.state import TrainState
+from study.models.base import Network
+from study.state import TrainState, initial_network
 
 
 @torch.no_grad()
 def first_bad_layer(state: TrainState, step: int) -> str | None:
     """Return the name of the layer in which the pass of the diverging batch went bad.
 
-    It is the first layer, in order of execution, whose output is not finite; if all are finite, the first whose
-    root mean square is beyond 10³ times that of the initial network on the same batch; if none is, the layer
-    with the largest such ratio. The initial network is a function of the config, so nothing had to be kept.
-    On a GPU, where losses are read late, the weights may be a few updates older than the batch.
+    It is the first layer, in order of execution, whose output is not finite; if all are finite, the first
+    whose root mean square is beyond 10³ times that of the initial network on the same batch; if none is, the
+    layer with the largest such ratio. The initial network is a function of the config, so nothing had to be
+    kept. On a GPU, where losses are read late, the weights may be a few updates younger than the batch.
     """
     epoch, index = divmod(step, state.steps_per_epoch)
     images, _ = state.epoch_batches(epoch).batch(index)
-    shape = images.shape
-    fresh = build_network(state.run, (shape[1], shape[2], shape[3]), state.image_set.n_classes)
-    fresh.to(device=state.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fresh = initial_network(state.run, state.image_set, state.device)
     now, initial = _output_rms(state.network, images), _output_rms(fresh, images)
     for name, rms in now.items():
         if not rms < float("inf"):

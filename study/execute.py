@@ -1,8 +1,8 @@
 """One run from its config to its records: claim, start or resume, train, finish.
 
-    from study.compose import compose
-    from study.execute import execute
-    record = execute(compose(["lr=0.1", "norm=bn"]))
+from study.compose import compose
+from study.execute import execute
+record = execute(compose(["lr=0.1", "norm=bn"]))
 """
 
 import contextlib
@@ -31,7 +31,6 @@ from study.data.loading import load
 from study.divergence import first_bad_layer
 from study.errors import ConfigError, StudyError
 from study.identity import run_id, scientific
-from study.inits.base import prepare as prepare_weights
 from study.ownership import Claim, OwnershipLostError, claim
 from study.paths import RunPaths
 from study.records import Rows, read_record, write_json
@@ -62,9 +61,9 @@ def execute(
     """Bring a run to its end and return its run.json; a finished one is returned as it is.
 
     `report` hears of progress about twice a second. When `stop()` turns true the run writes a checkpoint, is
-    marked preempted and returns. Raises ConfigError before anything is written; OwnedElsewhereError if another
-    process owns the run; StudyError for a full or read-only disk; any other exception is recorded (status
-    failed, traceback in log.txt) and raised again.
+    marked preempted and returns. Raises ConfigError before anything is written; OwnedElsewhereError if
+    another process owns the run; StudyError for a full or read-only disk; any other exception is recorded
+    (status failed, traceback in log.txt) and raised again.
     """
     final = run_paths(config)
     with _plain_disk_errors(final.root):
@@ -130,9 +129,9 @@ class _Run:
         self.log = _log(self.paths.log)
         self.tracker = trackers.build(self.run, self.paths, self.record)
         try:
-            if not resumed:
-                prepare_weights(self.state.network, self.run, self.state.calibration_batches())
-            self.log.info("%s at step %d of %d", "resumed" if resumed else "started", self.state.step, self.total)
+            self.log.info(
+                "%s at step %d of %d", "resumed" if resumed else "started", self.state.step, self.total
+            )
             ending = self._train()
             self._finish(ending)
         except OwnershipLostError:

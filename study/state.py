@@ -1,6 +1,7 @@
-"""All that changes while a run trains, and how it is saved: built from the config, loaded from a checkpoint."""
+"""All that changes while a run trains: built from the config, saved to and loaded from a checkpoint."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from study import optim
 from study.config import RunConfig
 from study.data.base import ImageSet
-from study.data.batches import EpochBatches
+from study.data.batches import EpochBatches, evaluation_batches
+from study.inits.base import prepare
 from study.models.base import Network, build_network
 from study.monitor import Monitor, Reader, Tally
 
@@ -30,14 +32,29 @@ class NoProbes:
         """Do nothing."""
 
 
+def initial_network(run: RunConfig, image_set: ImageSet, device: torch.device) -> Network:
+    """Return the network as it is before the first update: a function of config and data alone.
+
+    Initialisations and norms that look at data are shown the training images, not augmented, in order.
+    """
+    shape = image_set.train.images.shape
+    network = build_network(run, (shape[1], shape[2], shape[3]), image_set.n_classes)
+    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def images() -> Iterator[Tensor]:
+        batches = evaluation_batches(image_set.train, image_set.mean, image_set.std, run.batch_size)
+        return (x for x, _ in batches)
+
+    prepare(network, run, images)
+    return network
+
+
 class TrainState:
     """Network, optimiser and progress of one run."""
 
     def __init__(self, run: RunConfig, image_set: ImageSet, device: torch.device) -> None:
         self.run, self.image_set, self.device = run, image_set, device
-        shape = image_set.train.images.shape
-        self.network: Network = build_network(run, (shape[1], shape[2], shape[3]), image_set.n_classes)
-        self.network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network = initial_network(run, image_set, device)
         self.compiled = torch.compile(self.network) if run.compile else self.network
         self.optimizer = optim.build(run, self.network)
         self.scaler = torch.amp.GradScaler(device.type, enabled=run.precision == "fp16")

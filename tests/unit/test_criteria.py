@@ -1,0 +1,69 @@
+import math
+
+import pytest
+from scipy.stats import binom
+
+from study import criteria
+
+
+@pytest.mark.parametrize(
+    ("loss", "initial", "step", "expected"),
+    [
+        (math.nan, 2.3, 0, True),
+        (math.inf, 2.3, 0, True),
+        (math.inf, 2.3, 5, True),
+        (5e5, 5e5, 0, False),  # a huge loss before any update is not divergence
+        (1000.0, 0.1, 1, False),  # exactly at the bound
+        (1000.1, 0.1, 1, True),  # small initial losses count as 1
+        (2300.0, 2.3, 1, False),
+        (2301.0, 2.3, 1, True),
+        (1e5, 400.0, 9, False),  # beyond 10³ absolutely, but not relative to the start
+        (4.1e5, 400.0, 9, True),
+    ],
+)
+def test_divergence_rule(loss, initial, step, expected):
+    assert criteria.diverged(loss, initial, step) is expected
+
+
+def test_crossings_are_recorded_by_either_rule():
+    assert criteria.crossed_absolute(1001.0)
+    assert not criteria.crossed_absolute(1000.0)
+    assert criteria.crossed_relative(2301.0, 2.3)
+    assert not criteria.crossed_relative(2300.0, 2.3)
+    assert criteria.crossed_absolute(math.nan)
+    assert criteria.crossed_relative(math.inf, math.inf)
+
+
+def test_stuck_at_chance_agrees_with_the_binomial_tail():
+    n, chance = 297, 0.1
+    for correct in range(n + 1):
+        tail = binom.sf(correct - 1, n, chance)
+        assert criteria.stuck_at_chance(correct, n, chance) == (tail > criteria.CHANCE_ALPHA)
+
+
+def test_stuck_at_chance_errs_at_most_at_its_level():
+    """A network that guesses leaves "stuck" in at most 1% of runs."""
+    n, chance = 297, 0.1
+    leaves = sum(binom.pmf(k, n, chance) for k in range(n + 1) if not criteria.stuck_at_chance(k, n, chance))
+    assert leaves <= criteria.CHANCE_ALPHA
+
+
+def test_stuck_at_chance_needs_predictions():
+    with pytest.raises(ValueError, match="at least one"):
+        criteria.stuck_at_chance(0, 0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([], False),
+        ([2.0, 1.0], False),
+        ([2.0, 1.0, 1.0], False),  # the last two did improve on the first
+        ([2.0, 1.0, 1.0, 1.0], True),
+        ([2.0, 1.0, 0.995], False),
+        ([1.0, 0.5, 0.4999, 0.4998], True),  # below 1% of improvement
+        ([2.0, 1.0, math.nan, math.nan], True),
+    ],
+)
+def test_plateau(losses, expected):
+    assert criteria.plateau_reached(losses, patience=2, threshold=0.01) is expected

@@ -1,0 +1,148 @@
+import dataclasses
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from study import ownership, records
+from study.errors import OwnedElsewhereError
+from study.paths import RunPaths
+from study.status import Status
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path / "run")
+
+
+def plant(paths, number=1, **changes):
+    """Write a claim by somebody else."""
+    owner = dataclasses.replace(ownership.this_process(), **changes)
+    folder = paths.root / f"owner.{number}"
+    folder.mkdir(parents=True)
+    records.write_json(folder / "owner.json", dataclasses.asdict(owner))
+    return owner
+
+
+def dead_pid():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_claim_is_exclusive_and_released(paths):
+    with ownership.claim(paths) as held:
+        held.check()
+        with pytest.raises(OwnedElsewhereError, match="being worked on by process"), ownership.claim(paths):
+            pass
+        held.check()
+    assert ownership.owner_of(paths) is None
+    with ownership.claim(paths):
+        pass
+
+
+def test_a_dead_owner_is_succeeded(paths):
+    plant(paths, 3, pid=dead_pid())
+    with ownership.claim(paths) as held:
+        assert held.number == 4
+    assert ownership.owner_of(paths) is None
+
+
+def test_a_reused_pid_is_not_the_owner(paths):
+    owner = plant(paths, pid=os.getppid(), started=1.0)
+    assert ownership.is_alive(owner) is False
+
+
+def test_a_rebooted_host_has_no_live_owners(paths):
+    owner = plant(paths, boot="another-boot/pid:[1]")
+    assert ownership.is_alive(owner) is False
+
+
+def test_an_owner_on_an_unseen_host_is_not_robbed(paths, monkeypatch):
+    plant(paths, host="elsewhere")
+    with (
+        pytest.raises(OwnedElsewhereError, match=r"cannot be seen from here.*--release"),
+        ownership.claim(paths),
+    ):
+        pass
+    ownership.release_unseen(paths)
+    with ownership.claim(paths):
+        pass
+
+
+def test_a_requeued_job_succeeds_itself(paths, monkeypatch):
+    plant(paths, host="elsewhere", job_id="17_4", restart=0)
+    for key, value in {"ARRAY_JOB_ID": "17", "ARRAY_TASK_ID": "4", "RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(f"SLURM_{key}", value)
+    with ownership.claim(paths) as held:
+        assert held.number == 2
+
+
+def test_an_owner_that_was_succeeded_must_stop(paths):
+    with ownership.claim(paths) as held:
+        plant(paths, held.number + 1)
+        with pytest.raises(ownership.OwnershipLostError):
+            held.check()
+
+
+def test_releasing_leaves_a_successor_alone(paths):
+    with ownership.claim(paths) as held:
+        successor = plant(paths, held.number + 1)
+    assert ownership.owner_of(paths) == successor
+
+
+def test_an_unused_directory_is_not_left_behind(paths):
+    with ownership.claim(paths):
+        pass
+    assert not paths.root.exists()
+
+
+def test_an_observer_tells_lost_from_running(paths):
+    assert ownership.observed_status(paths) is Status.WAITING
+    with ownership.claim(paths):
+        records.write_json(paths.record, {"status": "running"})
+        assert ownership.observed_status(paths) is Status.RUNNING
+    assert ownership.observed_status(paths) is Status.LOST
+    plant(paths, pid=dead_pid())
+    assert ownership.observed_status(paths) is Status.LOST
+    records.write_json(paths.record, {"status": "finished"})
+    assert ownership.observed_status(paths) is Status.FINISHED
+
+
+def _compete(root, barrier, log):
+    barrier.wait()
+    for _ in range(20):
+        try:
+            with ownership.claim(RunPaths(root)) as held:
+                with open(log, "a") as file:
+                    file.write(json.dumps(["in", os.getpid()]) + "\n")
+                held.check()
+                time.sleep(0.001)
+                with open(log, "a") as file:
+                    file.write(json.dumps(["out", os.getpid()]) + "\n")
+        except OwnedElsewhereError:
+            time.sleep(0.0005)
+
+
+def test_of_many_claimants_one_at_a_time_wins(tmp_path):
+    """Four processes claim a run over and over: the stays never overlap."""
+    root, log = tmp_path / "run", tmp_path / "log"
+    root.mkdir()
+    (root / "keep").touch()
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(4)
+    workers = [context.Process(target=_compete, args=(root, barrier, log)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(events) >= 8
+    for (enter, pid_in), (leave, pid_out) in zip(events[::2], events[1::2], strict=True):
+        assert (enter, leave) == ("in", "out")
+        assert pid_in == pid_out

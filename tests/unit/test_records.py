@@ -1,0 +1,104 @@
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from study import records
+from study.paths import RunPaths
+
+PROBE = pa.schema([("step", pa.int64()), ("x", pa.float64())])
+
+
+def metrics(step, loss=1.0):
+    row = {"step": step, "epoch": 0, "split": "batch", "lr": 0.1, "loss": loss, "accuracy": 0.5, "n": 4}
+    return pa.Table.from_pylist([row], records.METRICS)
+
+
+def probe(step):
+    return pa.table({"step": [step], "x": [0.5]}, PROBE)
+
+
+def steps(path):
+    return pq.read_table(path)["step"].to_pylist()
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path / "run")
+
+
+def test_rows_are_joined_once_and_in_order(paths):
+    rows = records.Rows(paths)
+    for step in range(3):
+        rows.add("metrics", metrics(step))
+        rows.add("probes/moments", probe(step))
+        rows.flush(step)
+    rows.add("metrics", metrics(3))
+    rows.join()
+    rows.join()
+    assert steps(paths.metrics) == [0, 1, 2, 3]
+    assert steps(paths.probe("moments")) == [0, 1, 2]
+    assert pq.read_schema(paths.metrics).equals(records.METRICS)
+
+
+def test_resuming_drops_parts_that_the_checkpoint_does_not_name(paths):
+    rows = records.Rows(paths)
+    rows.add("metrics", metrics(0))
+    kept = rows.flush(0)
+    rows.add("metrics", metrics(1))
+    rows.flush(1)
+    resumed = records.Rows(paths, kept)
+    resumed.add("metrics", metrics(1, loss=7.0))
+    resumed.join()
+    table = pq.read_table(paths.metrics)
+    assert table["step"].to_pylist() == [0, 1]
+    assert table["loss"].to_pylist() == [1.0, 7.0]
+
+
+def test_a_missing_part_is_damage_not_a_shorter_table(paths):
+    rows = records.Rows(paths)
+    rows.add("metrics", metrics(0))
+    kept = rows.flush(0)
+    (paths.parts / kept[0]).unlink()
+    with pytest.raises(records.DamagedRunError, match="missing"):
+        records.Rows(paths, kept)
+
+
+def test_a_run_without_rows_has_an_empty_table(paths):
+    paths.root.mkdir()
+    records.Rows(paths).join()
+    assert pq.read_table(paths.metrics).num_rows == 0
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "x.json"
+    records.write_json(path, {"a": 1})
+
+    def fails(tmp):
+        tmp.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        records.write_with(path, fails)
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_json_is_strict(tmp_path):
+    path = tmp_path / "x.json"
+    records.write_json(path, {"loss": float("nan"), "all": [float("inf"), -float("inf"), 1.0]})
+    assert json.loads(path.read_text()) == {"loss": "nan", "all": ["inf", "-inf", 1.0]}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"x"'])
+def test_a_damaged_record_is_named(paths, text):
+    paths.root.mkdir()
+    paths.record.write_text(text)
+    with pytest.raises(records.DamagedRunError, match=r"run\.json"):
+        records.read_record(paths)
+
+
+def test_no_record_is_none(paths):
+    assert records.read_record(paths) is None
