@@ -1,12 +1,16 @@
 """What a normalisation is to a network: sites, and the module that stands at each."""
 
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
+from study import registry
 from study.config import NormConfig
-from study.errors import ConfigError
+from study.errors import ConfigError, StudyError
+from study.seeding import generator
 
 SITE_KINDS = ("stem", "inner", "outer", "shortcut", "top")
 
@@ -32,8 +36,13 @@ class Norm:
     switches: ClassVar[frozenset[str]] = frozenset()
     """Fields of NormConfig this family reads, beyond name, family and sites; any other must stay default."""
 
-    def __init__(self, config: NormConfig) -> None:
+    needs_calibration: bool = False
+    """Whether `calibrate` does anything, so whether it must be handed training batches."""
+
+    def __init__(self, config: NormConfig, seed: int = 0) -> None:
+        """Check the switches; `seed` is the run's, for γ's random initial values and for noise."""
         self.config = config
+        self.seed = seed
         default = NormConfig()
         for f in fields(NormConfig):
             read = f.name in {"name", "family", "sites"} | self.switches
@@ -42,6 +51,14 @@ class Norm:
         for kind in config.sites:
             if kind not in SITE_KINDS:
                 raise ConfigError(f"norm.sites: unknown kind '{kind}'. Valid: {', '.join(SITE_KINDS)}.")
+        bounds = config.gamma_init
+        if len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
+            raise ConfigError(
+                f"norm.gamma_init={list(bounds)} must be one number, or the lower and the upper bound of a "
+                "uniform distribution"
+            )
+        if not config.gamma and bounds != default.gamma_init:
+            raise ConfigError("norm.gamma_init has no effect with norm.gamma=false; leave it out")
 
     def at(self, site: Site) -> bool:
         """Whether this norm stands at `site`."""
@@ -62,6 +79,20 @@ class Norm:
     def calibrate(self, network: nn.Module, batches: list[Tensor]) -> None:
         """Set statistics from training images (N×C×H×W, standardised) before training; most need nothing."""
 
+    def gamma(self, site: Site) -> nn.Parameter | None:
+        """Return the site's initial γ (C), a function of (seed, site); None where norm.gamma=false."""
+        if not self.config.gamma:
+            return None
+        low, high = self.config.gamma_init[0], self.config.gamma_init[-1]
+        if low == high:
+            return nn.Parameter(torch.full((site.channels,), low))
+        draw = torch.rand(site.channels, generator=generator(self.seed, "gamma", site.name))
+        return nn.Parameter(low + (high - low) * draw)
+
+    def beta(self, site: Site) -> nn.Parameter | None:
+        """Return the site's initial β, zeros (C); None where norm.beta=false."""
+        return nn.Parameter(torch.zeros(site.channels)) if self.config.beta else None
+
 
 class Normed(nn.Sequential):
     """A layer followed by what normalises its output: the usual module at a site."""
@@ -71,3 +102,38 @@ class Normed(nn.Sequential):
         if layer is not None:
             self.add_module("layer", layer)
         self.add_module("norm", norm)
+
+
+def build_norm(config: NormConfig, seed: int = 0) -> Norm:
+    """Return the norm a config asks for; `seed` is the run's.
+
+    Raises ConfigError where a switch has no effect or contradicts another.
+    """
+    return cast(Norm, registry.load("study.norms", config.family).build(config, seed))
+
+
+@torch.no_grad()
+def set_weight(layer: nn.Module, weight: Tensor) -> None:
+    """Fill a layer's weight (the same shape), whatever stands behind it.
+
+    A plain weight and a weight-normalised one (where g becomes ‖weight‖) equal `weight` afterwards. A
+    standardised one takes its direction from `weight` and keeps its own gain: there the scale of an
+    initialisation has no effect, by design.
+    """
+    if parametrize.is_parametrized(layer, "weight"):
+        layer.weight = weight
+    else:
+        cast(Tensor, layer.weight).copy_(weight)
+
+
+def require_several(values: int, site: str) -> None:
+    """Refuse statistics of a single value; every variant that takes statistics while training asks this.
+
+    `values` is the number of values behind each mean: N·H·W for a batch, H·W for an instance. With one, the
+    output would be a constant whatever the input (and the unbiased variance 0/0).
+    """
+    if values < 2:
+        raise StudyError(
+            f"the norm at '{site}' gets one value per channel, and a single value has no variance; use a "
+            "larger batch (data.size or model with larger maps also helps)"
+        )
