@@ -26,7 +26,7 @@ Evaluation normalises by the running averages, whatever the source, and changes 
 back changes nothing either; all state is in buffers, so state_dict restores it. Without centring and scaling
 no source takes anything and no state changes.
 
-A non-finite batch enters the averages and stays there, exactly as in nn.BatchNorm2d; norm_watch.py notices.
+A non-finite batch enters the averages and stays there, exactly as in nn.BatchNorm2d; _watch.py notices.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class BatchNorm(nn.Module):
     def _current(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalise by this batch (or its virtual batches); return y, and what the averages should take."""
         size = self.config.ghost_size if self.config.source == "ghost" else len(x)
-        parts = x.split(size)
+        parts = torch.split(x, size)
         means = self.running_mean.new_zeros(len(parts), x.shape[1])
         variances = torch.ones_like(means)
         out = [self._by_batch(p, m, v, 1.0) for p, m, v in zip(parts, means, variances, strict=True)]

@@ -18,7 +18,8 @@ class BatchNorms(Norm):
     """Puts batch normalisation behind each layer."""
 
     switches: ClassVar[frozenset[str]] = frozenset(
-        "center scale gamma beta order source period ghost_size detach noise momentum eps gamma_init".split()
+        {"center", "scale", "gamma", "beta", "gamma_init", "order", "source", "period", "ghost_size"}
+        | {"detach", "noise", "momentum", "eps"}
     )
 
     def __init__(self, config: NormConfig, seed: int = 0) -> None:

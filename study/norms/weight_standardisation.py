@@ -1,10 +1,10 @@
 """Weight standardisation: ŵ = γ·(w − μ)/√(fan-in·(σ² + ε)) per output channel.
 
-μ and the biased σ² are those of the output channel's fan-in weights (Qiao et al. 2019, 1903.10520, eq. 2). The
-factor 1/√fan-in and the learned γ are those of Scaled Weight Standardisation (Brock et al. 2021, 2101.08692,
-§3): without them a layer multiplies the signal's scale by √fan-in, and a network without another norm explodes.
-Each ‖ŵ‖ is γ (as ε → 0), which is what Xavier gives on average where fan-in = fan-out; the scale of an
-initialisation has no effect.
+μ and the biased σ² are those of the output channel's fan-in weights (Qiao et al. 2019, 1903.10520, eq. 2).
+The factor 1/√fan-in and the learned γ are those of Scaled Weight Standardisation (Brock et al. 2021,
+2101.08692, §3): without them a layer multiplies the signal's scale by √fan-in, and a network without another
+norm explodes. Each ‖ŵ‖ is γ (as ε → 0), which is what Xavier gives on average where fan-in = fan-out; the
+scale of an initialisation has no effect.
 """
 
 import math

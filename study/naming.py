@@ -1,0 +1,60 @@
+"""A norm's name follows from its switches, so that `norm=bn norm.center=false` is shown as `bn_no_mean`.
+
+Imports no torch. The named norms are the files of conf/norm, read once per process.
+"""
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from study.config import NormConfig, from_mapping
+
+NORMS = Path(__file__).resolve().parent.parent / "conf" / "norm"
+
+
+def named(config: NormConfig) -> NormConfig:
+    """Return the same norm under its canonical name."""
+    return dataclasses.replace(config, name=canonical_name(config))
+
+
+def canonical_name(config: NormConfig) -> str:
+    """Return the name of the yaml with the same switches, or else the family's plain one and what differs.
+
+    As `bn[center=false,order=1]`: the differing fields in the order of NormConfig, lists joined by '+'.
+    """
+    known = norms()
+    for name, norm in known.items():
+        if _switches(norm) == _switches(config):
+            return name
+    plain = NormConfig(family=config.family)
+    base = next((n for n, norm in known.items() if _switches(norm) == _switches(plain)), config.family)
+    default = _switches(plain)
+    differing = [f"{k}={_text(v)}" for k, v in _switches(config).items() if v != default[k]]
+    return f"{base}[{','.join(differing)}]" if differing else base
+
+
+@cache
+def norms() -> dict[str, NormConfig]:
+    """Return the named norms, by the names of their files, sorted."""
+    return {path.stem: read(path) for path in sorted(NORMS.glob("*.yaml"))}
+
+
+def read(path: Path) -> NormConfig:
+    """Return the norm of one yaml, under the file's name; raises ConfigError as for any config."""
+    values: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return from_mapping({"norm": values | {"name": path.stem}}).norm
+
+
+def _switches(config: NormConfig) -> dict[str, Any]:
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name != "name"}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "+".join(map(_text, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
