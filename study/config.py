@@ -168,7 +168,14 @@ class ProbesConfig:
     name: str = setting("none", scientific=False)
     """Name of the choice in conf/probes."""
     measure: tuple[str, ...] = setting((), scientific=False)
-    """Probes and when they run, as NAME@SCHEDULE: init, first:7, every:50, epoch_end, divergence."""
+    """Probes and when they run, as NAME@SCHEDULE: init, first:7, every:50, epoch_end, divergence, final;
+    a NAME alone takes its usual schedule (study/probes/base.py)."""
+    moments: int = setting(4, ge=2, le=4, scientific=False)
+    """activation_moments: 2 takes mean and variance only, 4 everything."""
+    moment_sides: tuple[str, ...] = setting(("input", "output"), scientific=False)
+    """activation_moments: sides of each layer, of input, output."""
+    noise_images: int = setting(0, ge=0, le=100_000, scientific=False)
+    """activation_moments at init and final: noise images measured besides; 0 measures none."""
 
 
 @dataclass(frozen=True)
@@ -271,14 +278,14 @@ def check_fields(config: Any, prefix: str = "") -> None:
             check_fields(value, name + ".")
             continue
         _convert(hints[f.name], value, name)
-        for item in value if isinstance(value, tuple) else (value,):
-            _check_limits(item, f.metadata, name)
-            if isinstance(item, str) and any(c in item for c in "\n\r\0"):
-                raise ConfigError(f"{name}={item!r}: control characters are not allowed")
         package, choices = f.metadata["package"], f.metadata["choices"]
         valid = registry.names(package) if package else choices
-        if valid and value not in valid:
-            raise unknown(name, value, valid)
+        for item in value if isinstance(value, tuple) else (value,):
+            _check_limits(item, f.metadata, name)
+            if valid and item not in valid:
+                raise unknown(name, item, valid)
+            if isinstance(item, str) and any(c in item for c in "\n\r\0"):
+                raise ConfigError(f"{name}={item!r}: control characters are not allowed")
 
 
 def _build(cls: type[T], mapping: Mapping[str, Any], prefix: str) -> T:

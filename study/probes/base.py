@@ -1,0 +1,268 @@
+"""The probe engine: measures what is due, and leaves no trace in the run.
+
+A probe is a module of this package with
+
+    SCHEDULE   its usual schedule, as "init"
+    PASSES     the passes of its own that it takes from `replay`, in words ("" if none)
+    SCHEMA     its own columns (a pyarrow schema); COMMON stands before them in every table
+    captures(network, options) -> list[Want]        what it needs of the instrumented pass
+    measure(capture, replay) -> list[row]            one mapping of SCHEMA's columns per row
+
+How a training loop calls the engine (`epoch` counts from 0, `step` counts the updates done):
+
+    engine.moment("init", 0, 0)                        before the first step of a fresh run
+    for each epoch, for each batch:
+        with engine.step(step, epoch, images, labels):  gradients are None or zero on entry
+            forward on exactly these tensors, loss = mean cross-entropy, (scaled) backward, once
+        has the loss diverged?  engine.moment("divergence", step, epoch), and stop
+        unscale, clip, update, zero the gradients       everything that changes weights comes after
+    engine.moment("epoch_end", step, epoch)            after each epoch
+    engine.moment("final", step, epochs)               when training has ended
+
+Which batch is measured follows from the schedule:
+
+    first:N, every:K        the training batch; the step's own pass is the instrumented one
+    divergence              the last training batch, in a pass of the engine's own
+    init, epoch_end, final  the fixed probe batch (the first batch_size training images, standardised, not
+                            augmented), in a pass of the engine's own
+
+All passes are in train mode. With compile=true the training pass is left alone and a pass of the engine's own,
+eager, from the same state, is measured instead. What a probe computes is restored before the loop goes on:
+weights, buffers, gradients, generators, train/eval mode, requires_grad, plain attributes of modules, hooks.
+A probe that raises is reported through `fail` and stops neither the run nor the other probes.
+"""
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from study import registry
+from study.config import RunConfig
+from study.data.base import ImageSet
+from study.errors import ConfigError, unknown
+from study.models.base import Network
+from study.probes._capture import Capture, Want, instrumented, own_pass
+from study.probes._replay import Replay
+from study.probes._state import NetworkState
+
+MOMENTS = ("init", "epoch_end", "divergence", "final")
+"""Schedules that are moments between steps."""
+
+COMMON = pa.schema(
+    [
+        ("step", pa.int64()),  # updates done when measured
+        ("epoch", pa.int32()),  # epochs completed
+        ("when", pa.string()),  # the part of the schedule that was due: a moment, "first" or "every"
+        ("layer", pa.string()),  # norm-independent name; null where a row is about the whole network
+        ("number", pa.int32()),  # the papers' layer number; null for projections and the whole network
+    ]
+)
+
+Write = Callable[[str, pa.Table], None]
+Fail = Callable[[str, int, str], None]
+
+
+@dataclass(frozen=True)
+class Due:
+    """One NAME@SCHEDULE."""
+
+    name: str
+    when: str
+    """A moment, "first" or "every"."""
+    n: int = 0
+    """How many steps, or every how many."""
+
+    def at_step(self, step: int) -> bool:
+        """Whether it is due in the pass that follows `step` updates."""
+        return (self.when == "first" and step < self.n) or (self.when == "every" and step % self.n == 0)
+
+
+def parse(measure: Sequence[str]) -> list[Due]:
+    """Return the (probe, schedule) pairs of `probes.measure`; ConfigError names what is wrong.
+
+    An entry without "@" takes the probe's usual schedule.
+    """
+    found = []
+    for entry in measure:
+        name, at, schedule = entry.partition("@")
+        if name not in registry.names("study.probes"):
+            raise unknown("probe", name, registry.names("study.probes"))
+        schedule = schedule if at else str(load(name).SCHEDULE)
+        when, colon, n = schedule.partition(":")
+        if when in MOMENTS and not colon:
+            found.append(Due(name, when))
+        elif when in ("first", "every") and n.isdecimal() and int(n) >= 1:
+            found.append(Due(name, when, int(n)))
+        else:
+            raise ConfigError(
+                f"probes.measure: '{entry}' has no valid schedule; it must be NAME@ and one of "
+                f"{', '.join(MOMENTS)}, first:N, every:N with N ≥ 1"
+            )
+    return found
+
+
+def load(name: str) -> ModuleType:
+    """Import a probe; ConfigError names the valid ones."""
+    return registry.load("study.probes", name)
+
+
+def schema(name: str) -> pa.Schema:
+    """Return the schema of a probe's table."""
+    return pa.schema([*COMMON, *load(name).SCHEMA])
+
+
+class ProbeEngine:
+    """Runs the probes of one run; see the module's docstring."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        network: Network,
+        image_set: ImageSet,
+        device: torch.device,
+        write: Write,
+        fail: Fail,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        scaler: "torch.amp.GradScaler | None" = None,
+    ) -> None:
+        """Parse the schedules (ConfigError) and keep references; `network` is the uncompiled one.
+
+        `write` takes each table, `fail` the name, step and traceback of a probe that raised. Without an
+        `optimizer`, an update is what SGD's first one would be.
+        """
+        self.run, self.network, self.image_set, self.device = run, network, image_set, device
+        self.write, self.fail = write, fail
+        self.optimizer, self.scaler = optimizer, scaler
+        self.due = parse(run.probes.measure)
+        self._watching = any(d.when in ("first", "every", "divergence") for d in self.due)
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def step(self, step: int, epoch: int, images: Tensor, labels: Tensor) -> AbstractContextManager[None]:
+        """Return the context of one training step's forward and backward; free when nothing is due."""
+        if not self._watching:
+            return contextlib.nullcontext()
+        self._last = (images, labels)
+        due = _once([d for d in self.due if d.at_step(step)])
+        if not due:
+            return contextlib.nullcontext()
+        return self._watch(due, Capture(step, epoch, "", images, labels, self.network, self.run))
+
+    def moment(self, when: str, step: int, epoch: int) -> None:
+        """Measure what is due at a moment between steps."""
+        due = _once([d for d in self.due if d.when == when])
+        if not due:
+            return
+        batch = self._last if when == "divergence" and self._last else self.probe_batch()
+        self._own_pass(due, Capture(step, epoch, when, *batch, self.network, self.run))
+
+    def probe_batch(self) -> tuple[Tensor, Tensor]:
+        """Return the fixed probe batch: the first batch_size training images, not augmented, and labels."""
+        train, sets = self.image_set.train, self.image_set
+        images = train.images[: self.run.batch_size].to(self.device, torch.float32) / 255
+        mean = torch.tensor(sets.mean, device=self.device)[:, None, None]
+        std = torch.tensor(sets.std, device=self.device)[:, None, None]
+        standardised = ((images - mean) / std).contiguous(memory_format=torch.channels_last)
+        return standardised, train.labels[: self.run.batch_size].to(self.device)
+
+    @contextlib.contextmanager
+    def _watch(self, due: list[Due], capture: Capture) -> Iterator[None]:
+        """Instrument the pass inside the context, then measure."""
+        before = NetworkState(self.network, self.device)
+        if self.run.compile:
+            yield
+            self._own_pass(due, capture, before)
+            return
+        wants, due = self._wants(due, capture)
+        with instrumented(self.network, wants, capture):
+            yield
+        after = NetworkState(self.network, self.device)
+        scale = self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else 1.0
+        self._guarded(due, capture, lambda: capture.finish_step(wants, scale))
+        self._measure(due, capture, Replay(self, capture, before))
+        after.restore()
+
+    def _own_pass(self, due: list[Due], capture: Capture, before: NetworkState | None = None) -> None:
+        """Run and measure a pass of the engine's own; `before` is the state it starts from, if not this."""
+        after = NetworkState(self.network, self.device)
+        before = before or after
+        try:
+            wants, due = self._wants(due, capture)
+            before.restore()
+            self.network.train()
+            self._guarded(due, capture, lambda: own_pass(self.network, wants, capture, self.scale()))
+            self._measure(due, capture, Replay(self, capture, before))
+        finally:
+            after.restore()
+
+    def _wants(self, due: list[Due], capture: Capture) -> tuple[list[Want], list[Due]]:
+        """Return what the probes need captured, merged, and the probes that could say so."""
+        wants: list[Want] = []
+        able = []
+        for d in due:
+            try:
+                wants += load(d.name).captures(self.network, self.run.probes)
+                able.append(d)
+            except Exception:
+                self.fail(d.name, capture.step, traceback.format_exc())
+        return list(dict.fromkeys(wants)), able
+
+    def _guarded(self, due: list[Due], capture: Capture, what: Callable[[], None]) -> None:
+        """Do the part that all probes share; if it fails, so have all of them."""
+        try:
+            what()
+        except Exception:
+            capture.error = traceback.format_exc()
+        if capture.error:
+            for d in due:
+                self.fail(d.name, capture.step, capture.error)
+
+    def _measure(self, due: list[Due], capture: Capture, replay: Replay) -> None:
+        """Measure each probe and hand its table out; those that need the pass's graph come first."""
+        if capture.error:
+            return
+        for d in sorted(due, key=lambda d: not _needs_graph(d.name, self)):
+            if not _needs_graph(d.name, self):
+                capture.drop_graph()
+            capture.when = d.when
+            module = load(d.name)
+            try:
+                with torch.no_grad():
+                    rows = module.measure(capture, replay)
+                table = _table(module.SCHEMA, rows, capture)
+            except Exception:
+                self.fail(d.name, capture.step, traceback.format_exc())
+                continue
+            finally:
+                replay.restore()
+            self.write(d.name, table)
+        capture.drop_graph()
+
+    def scale(self) -> float:
+        """Factor on the loss in passes of the engine's own: the scaler's, a power of two; 1 without."""
+        enabled = self.scaler is not None and self.scaler.is_enabled()
+        return float(self.scaler.get_scale()) if enabled and self.scaler is not None else 1.0
+
+
+def _needs_graph(name: str, engine: ProbeEngine) -> bool:
+    return any(w.what == "graph" for w in load(name).captures(engine.network, engine.run.probes))
+
+
+def _once(due: list[Due]) -> list[Due]:
+    """Keep the first entry of each probe: no probe measures the same pass twice."""
+    return list({d.name: d for d in reversed(due)}.values())[::-1]
+
+
+def _table(own: pa.Schema, rows: list[dict[str, Any]], capture: Capture) -> pa.Table:
+    numbers = {layer.name: layer.number for layer in capture.network.layers}
+    common = {"step": capture.step, "epoch": capture.epoch, "when": capture.when}
+    full = [{**common, "layer": None, "number": numbers.get(row.get("layer", "")), **row} for row in rows]
+    return pa.Table.from_pylist(full, schema=pa.schema([*COMMON, *own]))
