@@ -20,41 +20,51 @@ AVERAGES = ("running_mean", "running_var")
 
 def watch(network: nn.Module) -> None:
     """Let the network count, for each of its running averages, the training passes that left it finite."""
-    if averages := _averages(network):
-        count = sum(len(average) for _, average in averages)
-        network.register_buffer(NAME, torch.zeros(count, dtype=torch.int32, device=averages[0][1].device))
-        network.register_forward_hook(_after_pass)
+    modules = _holders(network)
+    if modules:
+        flat = _flat(modules)
+        network.register_buffer(NAME, torch.zeros(len(flat), dtype=torch.int32, device=flat.device))
+        network.register_forward_hook(_AfterPass(modules))
 
 
 def poisoned(network: nn.Module) -> list[tuple[str, int]]:
     """Return (site, step) of each layer whose running averages are not finite, earliest first.
 
     The step counts the network's training passes from 0. Waits for the device: ask at the end of an epoch.
-    Empty for a network without running averages; the network must have been under `watch` from the start.
+    Empty for a network without running averages; any other must have been under `watch` from the start.
     """
-    averages = _averages(network)
-    if not averages:
+    modules = _holders(network)
+    if not modules:
         return []
-    flat = torch.cat([average for _, average in averages])
-    bad = ~flat.isfinite()
+    counts = network.get_buffer(NAME)
+    bad = _flat(modules).isfinite().logical_not()
     if not bool(bad.any()):
         return []
+    sites = [str(m.site) for m in modules for name in AVERAGES for _ in range(len(m.get_buffer(name)))]
     first: dict[str, int] = {}
-    sites = [site for site, average in averages for _ in range(len(average))]
     for position in bad.nonzero().flatten().tolist():
-        step = int(network.get_buffer(NAME)[position])
+        step = int(counts[position])
         first[sites[position]] = min(step, first.get(sites[position], step))
     return sorted(first.items(), key=lambda item: item[1])
 
 
-@torch.no_grad()
-def _after_pass(network: nn.Module, inputs: Any, output: Any) -> None:
-    if network.training:
-        flat = torch.cat([average for _, average in _averages(network)])
-        network.get_buffer(NAME).add_(flat.abs() < float("inf"))
+class _AfterPass:
+    """Forward hook of the whole network; holds the modules, since finding them would take longest."""
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.modules = modules
+
+    @torch.no_grad()
+    def __call__(self, network: nn.Module, inputs: Any, output: Any) -> None:
+        if network.training:
+            network.get_buffer(NAME).add_(_flat(self.modules).abs() < float("inf"))
 
 
-def _averages(network: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return all running averages with the names of their sites, in the order of the network's modules."""
-    modules = [m for m in network.modules() if "running_mean" in m._buffers]
-    return [(str(m.site), m.get_buffer(name)) for m in modules for name in AVERAGES]
+def _holders(network: nn.Module) -> list[nn.Module]:
+    """Return the modules that hold running averages, in the network's order."""
+    return [m for m in network.modules() if "running_mean" in m._buffers]
+
+
+def _flat(modules: list[nn.Module]) -> Tensor:
+    """Return all running averages in one vector."""
+    return torch.cat([m._buffers[name] for m in modules for name in AVERAGES])  # type: ignore[misc]
