@@ -16,7 +16,7 @@ from study import registry
 from study.config import ModelConfig, RunConfig
 from study.errors import ConfigError
 from study.models._dropout import Dropout
-from study.norms.base import Norm, Normed, Site, build_norm
+from study.norms.base import Norm, Normed, Site, build_norm, watch
 from study.seeding import derived_seed
 
 COMMON = frozenset({"name", "width_multiplier", "activation", "dropout"})
@@ -99,8 +99,8 @@ class Builder:
         What has no separate norm (none, reparametrised weights) stays whole, and an identity follows.
         """
         if isinstance(at_site, Normed):
-            parts = dict(at_site.named_children())
-            return parts["layer"], parts["norm"]
+            layer, *rest = at_site.children()
+            return layer, rest[0] if len(rest) == 1 else nn.Sequential(*rest)
         return at_site, nn.Identity()
 
     def top(self, channels: int, ndim: int) -> nn.Module:
@@ -170,19 +170,23 @@ def build_network(run: RunConfig, input_shape: tuple[int, int, int], n_classes: 
             f"it has {', '.join(sorted({site.kind for site in network.sites}))}"
         )
     initialise(network, run.init, run.seed)
+    watch(network)
     return network
 
 
-def prepare(network: Network, run: RunConfig, batches: list[Tensor]) -> None:
+def prepare(network: Network, run: RunConfig, batches: Callable[[], list[Tensor]]) -> None:
     """Let the initialisation, then the norm, see training images before the first update.
 
-    `batches` are N×C×H×W, standardised, on the network's device; an initialisation uses the first one. Only
-    `init=lsuv` and norms that calibrate need this; for the others it does nothing.
+    `batches()` gives N×C×H×W each, standardised, on the network's device; an initialisation uses the first
+    one. It is called only for `init=lsuv` and norms that calibrate; for the others nothing happens.
     """
-    from study.inits.base import calibrate
+    from study.inits.base import calibrate, calibrates
 
-    calibrate(network, run.init, batches[0])
-    build_norm(run.norm, run.seed).calibrate(network, batches)
+    norm = build_norm(run.norm, run.seed)
+    if calibrates(run.init):
+        calibrate(network, run.init, batches()[0])
+    if norm.needs_calibration:
+        norm.calibrate(network, batches())
 
 
 def _bare(cls: type[nn.Module], *args: int, **options: int) -> nn.Module:
