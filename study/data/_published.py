@@ -5,13 +5,16 @@ itself, plain or gzipped. A file is read whole, its MD5 compared, and only then 
 foreign file is never unpickled.
 """
 
+import errno
 import gzip
 import hashlib
+import http.client
 import os
 import pickle
 import shutil
 import tempfile
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,7 +108,7 @@ def _verified(path: Path | None, md5: str) -> bytes:
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise StudyError(f"{path} cannot be read ({error}). {_ADVICE}") from error
     found = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if found != md5:
@@ -155,7 +158,9 @@ def _fetch(path: Path, md5: str, urls: tuple[str, ...], title: str) -> None:
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT) as response, path.open("wb") as file:
                 shutil.copyfileobj(response, file)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                raise  # no other address helps
             reasons.append(f"{url}: {getattr(error, 'reason', error)}")
             continue
         if calculate_md5(path) == md5:

@@ -7,10 +7,10 @@ names, sizes and modification times, so that it is made anew when any of them ch
 
 import hashlib
 import os
-import tempfile
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,14 @@ def load(config: DataConfig) -> RawSet:
     root = Path(config.root).expanduser()
     train, test, n_classes = _listed(root, config)
     path = root / ".cache" / f"{config.size}px-{_digest(root, [train, test], config.size)}.pt"
-    with _lock(path):  # several runs that start at once decode once
-        splits = _cached(path)
-        if splits is None:
-            splits = {"train": _decoded(train, config.size), "test": _decoded(test, config.size)}
-            _keep(path, splits)
+    splits = _cached(path)
+    if splits is None:
+        with _lock(path) as writable:  # several runs that start at once decode once
+            splits = _cached(path) if writable else None
+            if splits is None:
+                splits = {"train": _decoded(train, config.size), "test": _decoded(test, config.size)}
+                if writable:
+                    _keep(path, splits)
     return RawSet(Split(*splits["train"]), Split(*splits["test"]), n_classes)
 
 
@@ -66,9 +69,7 @@ def _listed(root: Path, config: DataConfig) -> tuple[Samples, Samples, int]:
     ]
     for folder, samples in zip((train, test), listed, strict=True):
         if not samples:
-            raise ConfigError(
-                f"{folder} holds no images (of type {', '.join(IMG_EXTENSIONS)}) in class folders"
-            )
+            raise ConfigError(f"{folder}/CLASS/ holds no images of type {', '.join(IMG_EXTENSIONS)}")
     return listed[0], listed[1], len(names)
 
 
@@ -102,21 +103,27 @@ def _decoded(samples: Samples, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.tensor([k for _, k in samples], dtype=torch.int64)
 
 
-def _lock(path: Path) -> Any:
+@contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Hold the lock of a cache file and yield True, or just False where nothing can be written."""
     try:
         path.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError:  # a read-only folder: nothing can be kept there, so there is nothing to lock
-        return nullcontext()
-    return FileLock(path.with_suffix(".lock"))
+        lock = FileLock(path.with_suffix(".lock"))
+        lock.acquire()
+    except OSError:  # a read-only folder
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def _cached(path: Path) -> Any:
     """Return the kept splits, or None if there are none that can be read."""
     try:
         return torch.load(path, weights_only=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except Exception as error:  # torch.load raises many kinds for a damaged file; it is made anew
         warnings.warn(f"{path} cannot be read and is made anew: {error}", stacklevel=2)
