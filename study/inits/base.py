@@ -25,7 +25,7 @@ def initialise(network: Network, config: InitConfig, seed: int) -> None:
     after the calibration, which would undo it.
     """
     module = registry.load("study.inits", config.name)
-    gain = 1.0 if hasattr(module, "calibrate") else config.gain
+    gain = 1.0 if calibrates(config) else config.gain
     for layer in network.layers:
         random = generator(seed, "init", layer.name)
         if layer.site is None:
@@ -39,12 +39,15 @@ def initialise(network: Network, config: InitConfig, seed: int) -> None:
             bias.zero_()
 
 
+def calibrates(config: InitConfig) -> bool:
+    """Whether an initialisation needs to see images."""
+    return hasattr(registry.load("study.inits", config.name), "calibrate")
+
+
 @torch.no_grad()
 def calibrate(network: Network, config: InitConfig, images: Tensor) -> None:
-    """Let an initialisation that needs images (N×C×H×W, standardised) see them; the others do nothing."""
+    """Let an initialisation that needs images (N×C×H×W, standardised) see them."""
     module = registry.load("study.inits", config.name)
-    if not hasattr(module, "calibrate"):
-        return
     module.calibrate(network, images)
     for layer in hidden(network):
         set_weight(layer.module, weight_of(layer.module) * config.gain)

@@ -3,8 +3,8 @@
 Orthogonal weights; then, once before training, layer by layer in order of execution, the weight is divided
 by the deviation of the layer's output on one batch until that output's variance is within TOLERANCE of 1, at
 most ITERATIONS times. One pass does it for the whole network: every layer is rescaled as it is reached, and
-hands on its rescaled output. Biases are 0 then (but for the classifier's), so one division is exact. As there,
-the classifier is a layer like the others; it keeps the framework's default distribution up to its scale.
+hands on its rescaled output. Biases are 0 then (but for the classifier's), so one division is exact. As there
+the classifier is a layer like the others, and keeps the framework's default distribution up to its scale.
 """
 
 import torch

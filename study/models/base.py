@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import skip_init
 
 from study import registry
 from study.config import ModelConfig, RunConfig
@@ -191,5 +190,4 @@ def prepare(network: Network, run: RunConfig, batches: Callable[[], list[Tensor]
 
 def _bare(cls: type[nn.Module], *args: int, **options: int) -> nn.Module:
     """Return a layer with its weights not yet set, which spares the framework's own initialisation."""
-    layer: nn.Module = skip_init(cls, *args, **options)  # type: ignore[no-untyped-call]
-    return layer
+    return cls(*args, **options, device="meta").to_empty(device="cpu")
