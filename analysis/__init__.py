@@ -1,0 +1,1 @@
+"""From records to frames, figures and the report. Imports no torch."""

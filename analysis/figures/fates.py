@@ -1,0 +1,92 @@
+"""What became of each cell: the shares of seeds that diverged, stayed at chance, trained (cf. Table 3)."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
+
+from analysis import select, stats, style
+from analysis.load import Frames
+from analysis.tidy import at, groups
+
+TITLE = "Fate by rate and norm"
+SECTION = "Learning rates (Bjorck et al. 2018, §2)"
+ORDER = 2
+NEEDS = ("metrics",)
+
+
+def draw(frames: Frames) -> style.Drawing:
+    """One box per cell, divided by fate; beneath it the count that trained with its 95% interval."""
+    table = stats.fate_table(select.outcomes(frames))
+    norms, rates = select.norm_order(table["norm"]), sorted(table["lr"].unique())
+    width = min(style.WIDTH, 1.4 + 1.5 * len(rates))
+    with style.styled():
+        figure, axes = plt.subplots(figsize=(max(width, 4.2), 0.9 + 0.72 * len(norms)), layout="constrained")
+        for (norm, lr), cell in groups(table, ["norm", "lr"]):
+            _box(axes, rates.index(lr), len(norms) - 1 - norms.index(norm), cell.set_index("fate"))
+        axes.set_xticks(range(len(rates)), [style.rate_label(r) for r in rates])
+        axes.set_yticks([y + 0.07 for y in range(len(norms))], norms[::-1])
+        axes.set(xlabel="learning rate", xlim=(-0.5, len(rates) - 0.5), ylim=(-0.5, len(norms) - 0.4))
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for side in axes.spines.values():
+            side.set_visible(False)
+        handles = [
+            Patch(facecolor=style.FATE_COLOURS[f], hatch=style.FATE_HATCHES[f], edgecolor="white", label=f)
+            for f in select.FATES
+        ]
+        figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3)
+    caption = (
+        "Each box is one norm at one learning rate; its parts are the shares of seeds by fate. In brackets: "
+        "95% Clopper–Pearson interval of the share that trained. Stuck at chance: after the last epoch, an "
+        "exact binomial test (level 1%) does not tell test accuracy from guessing the most frequent class."
+    )
+    return style.Drawing(figure, table, caption)
+
+
+def _box(axes: Axes, x: int, y: int, cell: pd.DataFrame) -> None:
+    """Draw one cell's divided box (0.86 × 0.5) and its text."""
+    left, bottom, width, height = x - 0.43, y - 0.18, 0.86, 0.5
+    undecided = int(cell["n_undecided"].iloc[0])
+    n = int(cell["n"].iloc[0])
+    for fate in select.FATES:
+        k = int(at(cell, fate, "k"))
+        if not k:
+            continue
+        part = width * k / n
+        axes.add_patch(
+            Rectangle(
+                (left, bottom),
+                part,
+                height,
+                facecolor=style.FATE_COLOURS[fate],
+                hatch=style.FATE_HATCHES[fate],
+                edgecolor="white",
+                linewidth=0.8,
+            )
+        )
+        axes.text(
+            left + part / 2,
+            bottom + height / 2,
+            str(k) if n > 1 else fate,
+            ha="center",
+            va="center",
+            fontsize=8,
+            fontweight="bold",
+            color="black" if fate == select.STUCK else "white",
+            bbox={"facecolor": style.FATE_COLOURS[fate], "edgecolor": "none", "pad": 1.2},
+        )
+        left += part
+    if n == 0:
+        axes.add_patch(
+            Rectangle((left, bottom), width, height, facecolor="none", edgecolor="#999999", linestyle=":")
+        )
+    trained: Any = cell.loc[select.TRAINED]
+    text = f"trained {int(trained['k'])} of {n}"
+    if n > 1:
+        text += f" ({100 * trained['low']:.0f}–{100 * trained['high']:.0f}%)"
+    if undecided:
+        text += f", {undecided} undecided"
+    axes.text(x, y - 0.21, text, ha="center", va="top", fontsize=6.8, color="#333333")

@@ -1,0 +1,72 @@
+"""Test accuracy after the last epoch by rate, one line per norm (cf. Table 4 and Fig 1)."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis import select, stats, style
+from analysis.load import Frames
+from analysis.tidy import each
+
+TITLE = "Final test accuracy by rate and norm"
+SECTION = "Learning rates (Bjorck et al. 2018, §2)"
+ORDER = 3
+NEEDS = ("metrics",)
+
+
+def draw(frames: Frames) -> style.Drawing:
+    """Points are seeds, lines join medians in which a diverged run ranks lowest; counts stand below."""
+    table = select.outcomes(frames)
+    accuracy = stats.accuracy_table(table)
+    rates = sorted(table["lr"].unique())
+    colours, styles = style.rate_colours(rates), style.norm_styles(table["norm"])
+    norms = list(styles)
+    places = dict(zip(norms, np.linspace(-0.13, 0.13, len(norms)) if len(norms) > 1 else [0.0], strict=True))
+    with style.styled():
+        figure, axes = plt.subplots(figsize=(style.WIDTH * 0.72, 3.3), layout="constrained")
+        for norm, (line, marker) in styles.items():
+            mine = accuracy[accuracy["norm"] == norm].sort_values("lr")
+            x = np.array([rates.index(lr) for lr in mine["lr"]]) + places[norm]
+            axes.plot(
+                x, mine["median"].where(np.isfinite(mine["median"])), color="#777777", linestyle=line, lw=1.2
+            )
+            runs = table[(table["norm"] == norm) & table["last_test"].notna()]
+            axes.scatter(
+                [rates.index(lr) + places[norm] for lr in runs["lr"]],
+                runs["last_test"],
+                c=[colours[lr] for lr in runs["lr"]],
+                marker=marker,
+                s=26,
+                alpha=0.85,
+                edgecolors="white",
+                linewidths=0.5,
+                zorder=3,
+            )
+        _counts(axes, accuracy, rates, norms)
+        chance = table["chance"].dropna()
+        if len(chance):
+            axes.axhline(chance.iloc[0], color="#888888", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+        style.percent(axes)
+        axes.set(xlim=(-0.5, len(rates) - 0.5), ylabel="test accuracy, last epoch")
+        style.legends(figure, rates, norms)
+    caption = (
+        "Test accuracy after the last epoch. Each point is one seed; grey lines join the medians over all "
+        "seeds, in which a diverged run ranks below every accuracy (a cell whose median is a diverged run "
+        "has no line). The dotted line is guessing. Nothing is selected on the test set here."
+    )
+    return style.Drawing(figure, accuracy, caption)
+
+
+def _counts(axes: Axes, accuracy: pd.DataFrame, rates: list[float], norms: list[str]) -> None:
+    """Tick labels: the rate, then per norm how many of its runs are shown."""
+    labels = []
+    for lr in rates:
+        lines = [style.rate_label(lr)]
+        for norm in norms:
+            cell = accuracy[(accuracy["norm"] == norm) & (accuracy["lr"] == lr)]
+            for c in each(cell):
+                lines.append(f"{norm}: {stats.of_n(c.n_observed, c.n, c.n_diverged, c.n_undecided)}")
+        labels.append("\n".join(lines))
+    axes.set_xticks(range(len(rates)), labels)
+    axes.tick_params(axis="x", labelsize=7)

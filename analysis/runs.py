@@ -1,0 +1,106 @@
+"""run.json records → one tidy row per run. The columns and their types are declared here, once."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
+    "run_id": (("run_id",), "category"),
+    "status": (("status",), "str"),
+    "outcome": (("outcome",), "str"),
+    "norm": (("norm",), "category"),
+    "lr": (("lr",), "float64"),
+    "seed": (("seed",), "Int64"),
+    "model": (("model",), "str"),
+    "depth": (("depth",), "Int64"),
+    "data": (("data",), "str"),
+    "experiment": (("experiment",), "str"),
+    "scale": (("scale",), "str"),
+    "n_classes": (("n_classes",), "Int64"),
+    "chance": (("chance",), "float64"),
+    "n_train": (("n_train",), "Int64"),
+    "n_test": (("n_test",), "Int64"),
+    "initial_loss": (("initial_loss",), "float64"),
+    "plateau_reached": (("plateau_reached",), "boolean"),
+    "poisoned": (("poisoned",), "boolean"),
+    "diverged_step": (("divergence", "step"), "Int64"),
+    "diverged_layer": (("divergence", "layer"), "str"),
+    "diverged_loss": (("divergence", "loss"), "float64"),
+    "crossed_absolute_step": (("crossings", "absolute_step"), "Int64"),
+    "crossed_relative_step": (("crossings", "relative_step"), "Int64"),
+    "seconds": (("seconds",), "float64"),
+    "steps_done": (("steps_done",), "Int64"),
+    "steps_total": (("steps_total",), "Int64"),
+    "restarts": (("restarts",), "Int64"),
+    "device": (("device",), "str"),
+    "threads": (("threads",), "Int64"),
+    "host": (("host",), "str"),
+    "commit": (("git", "commit"), "str"),
+    "dirty": (("git", "dirty"), "boolean"),
+    "python": (("versions", "python"), "str"),
+    "torch": (("versions", "torch"), "str"),
+    "torchvision": (("versions", "torchvision"), "str"),
+    "numpy": (("versions", "numpy"), "str"),
+    "study": (("versions", "study"), "str"),
+    "created": (("created",), "str"),
+    "updated": (("updated",), "str"),
+    "error": (("error",), "str"),
+}
+"""Column → (keys into run.json, pandas dtype). An absent or null value becomes a missing one."""
+
+DERIVED = ("sweeps", "setting", "path")
+"""Further columns: sweeps (JSON list of names), setting (see `setting`), path (the run directory)."""
+
+
+def frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
+    """One row per (path, run.json), sorted by setting, norm, rate, seed and id; columns as declared above."""
+    rows = [_row(path, record) for path, record in records]
+    raw = pd.DataFrame(rows, columns=[*COLUMNS, *DERIVED], dtype=object)
+    typed = raw.assign(**{name: _typed(raw[name], dtype) for name, (_, dtype) in COLUMNS.items()})
+    typed = typed.assign(**{name: typed[name].astype("str") for name in DERIVED})
+    return typed.sort_values(["setting", "norm", "lr", "seed", "run_id"], ignore_index=True)
+
+
+def setting(record: Mapping[str, Any]) -> str:
+    """What two runs must share to be compared by norm and rate: all that is scientific but norm, lr and seed.
+
+    Readable, as "digits · resnet110 · batch_size=64, epochs=15"; the scale's name is not part of it.
+    """
+    varied = {"lr", "seed", "data.name", "model.name", "model.depth"}
+    fields = record.get("scientific") or {}
+    rest = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in sorted(fields.items())
+        if name not in varied and not name.startswith("norm.")
+    ]
+    head = f"{record.get('data')} · {record.get('model')}{record.get('depth') or ''}"
+    return f"{head} · {', '.join(rest)}" if rest else head
+
+
+def _row(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    row = {name: _dig(record, keys) for name, (keys, _) in COLUMNS.items()}
+    sweeps = record.get("sweeps") or []
+    row["norm"] = "none" if row["norm"] is None else str(row["norm"])
+    return row | {"sweeps": json.dumps(list(sweeps)), "setting": setting(record), "path": path}
+
+
+def _dig(record: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    value: Any = record
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _typed(column: "pd.Series[Any]", dtype: str) -> "pd.Series[Any]":
+    """Convert one column; a value of the wrong kind becomes a missing one, "inf" and "nan" become numbers."""
+    if dtype == "float64":
+        return pd.to_numeric(column, errors="coerce").astype("float64")
+    if dtype == "Int64":
+        return pd.to_numeric(column, errors="coerce").round().astype("Int64")
+    if dtype == "boolean":
+        return column.where(column.isin([True, False]), None).astype("boolean")
+    if dtype == "category":
+        return pd.Series(pd.Categorical(column.astype("str")), index=column.index)
+    return column.map(lambda v: v if v is None or isinstance(v, str) else str(v)).astype("str")

@@ -1,0 +1,147 @@
+"""Which number of a run or of a cell is reported: every selection rule is a named function here.
+
+A cell is one (setting, norm, lr): all its runs differ by seed only. A diverged run has no accuracy worth the
+name; it stays in every n, and where a rule must average, it counts as guessing (accuracy = chance).
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from analysis.load import Frames
+from analysis.tidy import at, each, groups
+from study import criteria
+from study.status import Outcome
+
+DIVERGED, STUCK, TRAINED, UNDECIDED = "diverged", "stuck at chance", "trained", "undecided"
+FATES = (DIVERGED, STUCK, TRAINED)
+"""What a complete run comes to. Any other run is UNDECIDED: unfinished, or its tables are missing."""
+
+CELL = ["setting", "norm", "lr"]
+ARCHITECTURE = ["setting", "norm"]
+
+
+def fates(frames: Frames) -> "pd.Series[str]":
+    """Fate by run id: diverged as recorded, stuck at chance by the exact test on the last test accuracy.
+
+    The test (study.criteria.stuck_at_chance) asks whether the correct answers of the last epoch's test set
+    could be the share of its most frequent class; "trained" means that they are significantly more.
+    """
+    last = last_rows(frames, "test").set_index("run_id")
+    found: dict[str, str] = {}
+    for run in each(frames.runs):
+        run_id = str(run.run_id)
+        if run.outcome == Outcome.DIVERGED:
+            found[run_id] = DIVERGED
+        elif run_id not in last.index or not 0 <= run.chance <= 1:
+            found[run_id] = UNDECIDED
+        else:
+            n, accuracy = int(at(last, run_id, "n")), float(at(last, run_id, "accuracy"))
+            stuck = criteria.stuck_at_chance(round(accuracy * n), n, float(run.chance))
+            found[run_id] = STUCK if stuck else TRAINED
+    return pd.Series(found, name="fate", dtype="str")
+
+
+def last_rows(frames: Frames, split: str) -> pd.DataFrame:
+    """The last row of a split of every run that has one (for accuracy after the last completed epoch)."""
+    rows = frames.metrics[frames.metrics["split"] == split]
+    return (
+        rows.sort_values("step", kind="stable").drop_duplicates("run_id", keep="last").reset_index(drop=True)
+    )
+
+
+def last_epoch_accuracy(frames: Frames, split: str = "test") -> "pd.Series[float]":
+    """Accuracy of a split after the last completed epoch, by run id; selects nothing."""
+    rows = last_rows(frames, split)
+    return pd.Series(rows["accuracy"].to_numpy(), index=rows["run_id"].astype("str"), name=f"last_{split}")
+
+
+def best_epoch_accuracy(frames: Frames, split: str = "test") -> "pd.Series[float]":
+    """Highest accuracy of a split over epochs, by run id; on "test" this selects on the test set."""
+    rows = frames.metrics[frames.metrics["split"] == split]
+    best = rows.groupby("run_id", observed=True)["accuracy"].max()
+    return pd.Series(best.to_numpy(), index=best.index.astype("str"), name=f"best_{split}")
+
+
+def outcomes(frames: Frames) -> pd.DataFrame:
+    """One row per run: the columns of `runs`, its fate, and last and best accuracies (diverged: missing)."""
+    table = frames.runs.copy()
+    ids = table["run_id"].astype("str")
+    table["fate"] = ids.map(fates(frames))
+    for split in ("train", "validation", "test"):
+        table[f"last_{split}"] = ids.map(last_epoch_accuracy(frames, split)).astype("float64")
+    table["best_test"] = ids.map(best_epoch_accuracy(frames)).astype("float64")
+    table.loc[table["fate"] == DIVERGED, ["last_train", "last_validation", "last_test", "best_test"]] = np.nan
+    return table
+
+
+def score(table: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Accuracies in which a diverged run counts as guessing, so that none is dropped from an average."""
+    return table[column].where(table["fate"] != DIVERGED, table["chance"])
+
+
+def best_over_rates(frames: Frames, select_on: str = "test") -> pd.DataFrame:
+    """Per architecture, the rate with the best mean accuracy on `select_on`, and the test accuracy there.
+
+    With select_on="test" this is the rule of Bjorck et al. 2018 (§2): the best test accuracy over rates. It
+    selects on the test set, so the number it reports is optimistic. With "validation" the rate is chosen on
+    held-out training images, and the reported number is not. Last-epoch accuracies; means over seeds, where
+    a diverged run counts as guessing. Columns: setting, norm, lr, accuracy, n, n_diverged, selected_on.
+    """
+    table = outcomes(frames)
+    # Without this, a split that nobody recorded would be decided by the diverged runs' chance accuracy alone.
+    recorded = table.groupby("setting")[f"last_{select_on}"].transform("count") > 0
+    table = table[(table["fate"] != UNDECIDED) & recorded]
+    scored = table.assign(
+        chosen_by=score(table, f"last_{select_on}"),
+        accuracy=score(table, "last_test"),
+        n_diverged=table["fate"] == DIVERGED,
+    )
+    cells = scored.groupby(CELL, observed=True, as_index=False).agg(
+        chosen_by=("chosen_by", lambda v: v.mean(skipna=False)),
+        accuracy=("accuracy", lambda v: v.mean(skipna=False)),
+        n=("run_id", "size"),
+        n_diverged=("n_diverged", "sum"),
+    )
+    cells = cells[cells["chosen_by"].notna()].sort_values([*ARCHITECTURE, "lr"])
+    # The smaller of two equally good rates: idxmax takes the first.
+    best = cells.loc[cells.groupby(ARCHITECTURE, observed=True)["chosen_by"].idxmax()]
+    best = best.drop(columns="chosen_by").reset_index(drop=True)
+    return best.assign(selected_on=pd.Series(select_on, index=best.index, dtype="str"))
+
+
+def highest_trainable_rate(frames: Frames, share: float = 0.5) -> pd.DataFrame:
+    """Per architecture, the highest rate at which more than `share` of the seeds trained (cf. Table 3).
+
+    "Trained" is the paper's achievable: neither diverged nor left at guessing accuracy. Columns: setting,
+    norm, lr (missing if none is), trained, n (at that rate), highest_tried, censored (whether no higher rate
+    was tried, so that lr is only a lower bound).
+    """
+    table = outcomes(frames)
+    table = table[table["fate"] != UNDECIDED]
+    rows = []
+    for (where, norm), runs in groups(table, ARCHITECTURE):
+        trained = runs["fate"].eq(TRAINED).groupby(runs["lr"]).agg(["sum", "size"]).sort_index()
+        good = trained[trained["sum"] > share * trained["size"]]
+        highest, tried = (good.index[-1] if len(good) else np.nan), trained.index[-1]
+        k, n = (int(v) for v in (good.iloc[-1] if len(good) else trained.iloc[0]))
+        rows.append((where, norm, highest, k, n, tried, bool(highest == tried)))
+    columns = ["setting", "norm", "lr", "trained", "n", "highest_tried", "censored"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def plateau(frames: Frames) -> pd.DataFrame:
+    """Per cell, how many runs had stopped improving when they ended: n, n_plateau, n_unknown."""
+    reached = frames.runs["plateau_reached"]
+    flags = frames.runs.assign(
+        n_plateau=reached.fillna(False).astype(int), n_unknown=reached.isna().astype(int)
+    )
+    return flags.groupby(CELL, observed=True, as_index=False).agg(
+        n=("run_id", "size"), n_plateau=("n_plateau", "sum"), n_unknown=("n_unknown", "sum")
+    )
+
+
+def norm_order(norms: Iterable[str]) -> list[str]:
+    """Norms in the order in which figures and tables show them: bn, other norms by name, none last."""
+    return sorted({str(n) for n in norms}, key=lambda n: (n == "none", n != "bn", n))

@@ -1,0 +1,209 @@
+"""How figures look: a colour per rate, a line style per norm, counts of what is left out, safe log axes."""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
+
+from analysis.select import DIVERGED, STUCK, TRAINED, norm_order
+
+WIDTH = 7.2
+"""Figure width, inches: a two-column text width."""
+
+FATE_COLOURS = {DIVERGED: "#D55E00", STUCK: "#B8B8B8", TRAINED: "#0072B2"}
+"""Okabe and Ito's vermillion and blue, and a grey: distinct with any colour vision, and in greyscale."""
+FATE_HATCHES = {DIVERGED: "////", STUCK: "", TRAINED: ""}
+
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (4, 1.5)),
+    (0, (1, 1.2)),
+    (0, (5, 1.5, 1, 1.5)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+    (0, (6, 1, 3, 1)),
+)
+MARKERS = "osD^vPX<>*hd"
+
+RC: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "why-batchnorm",
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.04,
+}
+
+
+class Drawing(NamedTuple):
+    """What a figure module returns: the figure, the numbers it shows, and what a caption must say."""
+
+    figure: Figure
+    data: pd.DataFrame
+    caption: str
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Apply the style to the figures made inside."""
+    with mpl.rc_context(RC):
+        yield
+
+
+def rate_colours(rates: Iterable[float]) -> dict[float, str]:
+    """One colour per distinct rate, in ascending order of rate.
+
+    Samples of viridis: lightness rises with the rate, so that the order survives any colour vision and
+    greyscale; its pale end is left out, since it vanishes on paper.
+    """
+    ordered = sorted({float(r) for r in rates})
+    places = np.linspace(0.08, 0.8, len(ordered)) if len(ordered) > 1 else [0.35]
+    palette = plt.get_cmap("viridis")
+    return {rate: mpl.colors.to_hex(palette(p)) for rate, p in zip(ordered, places, strict=True)}
+
+
+def norm_styles(norms: Iterable[str]) -> dict[str, tuple[Any, str]]:
+    """(Line style, marker) of each norm: bn is solid, none always dashed, the others follow by name."""
+    ordered = norm_order(norms)
+    others = [n for n in ordered if n not in {"bn", "none"}]
+    index = {"bn": 0, "none": 1} | {n: i + 2 for i, n in enumerate(others)}
+    return {n: (DASHES[index[n] % len(DASHES)], MARKERS[index[n] % len(MARKERS)]) for n in ordered}
+
+
+def rate_label(rate: float) -> str:
+    """Write a rate as papers do: 0.1, 0.003, 0.0001; exponents only beyond that."""
+    text = f"{rate:g}"
+    return f"{rate:.10f}".rstrip("0") if "e-05" in text else text
+
+
+def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str]) -> None:
+    """Put one legend entry per rate (ascending) and one per norm below the panels."""
+    colours = [
+        Line2D([], [], color=c, linewidth=3, label=rate_label(r)) for r, c in rate_colours(rates).items()
+    ]
+    styles = [
+        Line2D([], [], color="#444444", linestyle=line, label=n)
+        for n, (line, _) in norm_styles(norms).items()
+    ]
+    figure.legend(
+        handles=colours,
+        title="learning rate",
+        loc="upper left",
+        bbox_to_anchor=(0.06, 0.0),
+        ncols=min(6, len(colours)),
+    )
+    figure.legend(
+        handles=styles,
+        title="norm",
+        loc="upper right",
+        bbox_to_anchor=(0.99, 0.0),
+        ncols=min(5, len(styles)),
+        handlelength=3.2,
+    )
+
+
+def log_axis(axes: Axes, axis: str, values: ArrayLike) -> int:
+    """Make an axis logarithmic; write on it how many of `values` it cannot show, and return that number."""
+    x = np.asarray(values, float)
+    hidden = int((~(np.isfinite(x) & (x > 0))).sum())
+    showable = len(x) - hidden
+    if showable:
+        (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
+    if hidden:
+        note(axes, f"{hidden} of {len(x)} values not finite or not positive: not shown")
+    return hidden
+
+
+def note(axes: Axes, text: str, *, y: float = 0.985) -> None:
+    """Write a small remark into the upper right corner of a panel."""
+    axes.text(
+        0.985,
+        y,
+        text,
+        transform=axes.transAxes,
+        ha="right",
+        va="top",
+        fontsize=7,
+        color="#444444",
+        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
+    )
+
+
+def footnote(figure: Figure, lines: Sequence[str]) -> None:
+    """Write remarks below the legends, at the left."""
+    if lines:
+        figure.text(
+            0.065,
+            -0.6 / figure.get_size_inches()[1],
+            "\n".join(lines),
+            va="top",
+            fontsize=7.5,
+            color="#333333",
+        )
+
+
+def percent(axes: Axes) -> None:
+    """Show a y axis of shares, 0 to 1, as per cent."""
+    axes.set_ylim(-0.02, 1.02)
+    axes.yaxis.set_major_locator(mpl.ticker.MultipleLocator(0.2))
+    axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, decimals=0))
+
+
+def rate_ticks(axes: Axes, rates: Sequence[float]) -> None:
+    """Mark exactly the rates that were used on a logarithmic x axis."""
+    axes.set_xscale("log")
+    axes.set_xticks(list(rates), [rate_label(r) for r in rates])
+    axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+
+
+def svg(figure: Figure) -> str:
+    """Return the figure as SVG text: transparent, text as outlines, the same bytes for the same figure."""
+    out = io.StringIO()
+    with styled():
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def save(drawing: Drawing, folder: Path, name: str) -> str:
+    """Write NAME.svg, NAME.png (white ground) and NAME.csv (the numbers drawn); return the SVG text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = svg(drawing.figure)
+    (folder / f"{name}.svg").write_text(text)
+    with styled():
+        drawing.figure.savefig(folder / f"{name}.png", facecolor="white")
+    drawing.data.to_csv(folder / f"{name}.csv", index=False)
+    return text

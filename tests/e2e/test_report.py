@@ -1,0 +1,214 @@
+"""`python -m analysis.report`: one page for any state of a runs folder, never a stack trace."""
+
+import html.parser
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from analysis import report
+from tests import factory
+
+ROOT = Path(__file__).parents[2]
+
+
+class Page(html.parser.HTMLParser):
+    """Tags, links and text of a page; complains about tags that are not closed."""
+
+    VOID = frozenset({"meta", "img", "link", "input", "br"})
+
+    def __init__(self, path):
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.tags, self.open, self.words = [], [], []
+        self.feed(self.source)
+        assert self.open == []
+        self.text = re.sub(r"\s+", " ", " ".join(self.words))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in {"style", "script"}:
+            self.words.append(data)
+
+
+def make(runs, out, *more, capsys=None):
+    code = report.main(["--runs", str(runs), "--out", str(out), *more])
+    assert code == 0
+    return Page(out / "index.html")
+
+
+def test_one_seed_says_what_one_seed_shows(tmp_path, capsys):
+    ids = factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert all(run in printed for run in ids)
+    assert f"Report: {(tmp_path / 'out' / 'index.html').resolve()}" in printed
+    assert "one seed cannot say" in page.text
+    assert "2.5% to 100%" in page.text
+    assert "1 diverged, 2 stuck at chance, 3 trained" in page.text
+    assert all(run in page.text for run in ids)
+    assert "0123456789ab" in page.text
+    assert "laptop" in page.text
+
+
+def test_several_seeds_give_shares_with_intervals(tmp_path):
+    factory.grid_runs(tmp_path / "runs", factory.FIVE_SEEDS)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "one seed" not in page.text
+    assert "trained 4 of 5 (28–99%)" in page.text
+    assert "diverged 5 of 5 (48–100%)" in page.text
+
+
+def test_the_page_is_self_contained_and_labelled(tmp_path):
+    factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 4
+    for image in images:
+        assert image["src"].startswith("data:image/svg+xml;base64,")
+        assert len(image["alt"]) > 40
+    links = [v for _, attrs in page.tags for k, v in attrs.items() if k in {"href", "src"}]
+    assert all(v.startswith(("#", "data:")) for v in links)
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {v[1:] for v in links if v.startswith("#")} <= set(ids)
+    assert ("html", {"lang": "en"}) in page.tags
+    for tag, attrs in page.tags:
+        if tag == "th":
+            assert attrs.get("scope") in {"col", "row"}
+        if attrs.get("class") == "scroll":
+            assert attrs["tabindex"] == "0"
+            assert attrs["aria-label"]
+
+
+def test_text_from_records_is_escaped(tmp_path):
+    nasty = "<script>alert('x')</script>&\"q"
+    factory.write_run(
+        tmp_path / "runs", experiment=nasty, host=nasty, extra={"model.<b>": nasty}, norm="<i>n</i>"
+    )
+    factory.write_run(tmp_path / "runs", seed=1, status="failed", error=nasty)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert sum(tag == "script" for tag, _ in page.tags) == 1
+    assert "alert('x')" in page.text
+    assert not any(tag in {"b", "i"} and "alert" in str(attrs) for tag, attrs in page.tags)
+    assert nasty not in page.source
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_all_diverged(tmp_path, seeds):
+    factory.grid_runs(tmp_path / "runs", {("none", 0.1): ["diverged"] * seeds})
+    assert "Every complete run diverged" in make(tmp_path / "runs", tmp_path / "out").text
+
+
+def test_one_run(tmp_path):
+    run = factory.write_run(tmp_path / "runs")
+    page = make(tmp_path / "runs" / run, tmp_path / "out")
+    assert "1 run: 1 trained." in page.text
+
+
+def test_an_empty_folder(tmp_path):
+    (tmp_path / "runs").mkdir()
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "There is nothing to show" in page.text
+    assert "There are no trials" in page.text
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "preempted"])
+def test_only_unfinished_runs(tmp_path, status):
+    run = factory.write_run(tmp_path / "runs", status=status)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "No run is complete yet" in page.text
+    assert page.text.count(run) >= 2
+    assert "Not drawn" in page.text
+
+
+def test_only_damaged_runs(tmp_path):
+    run = factory.write_run(tmp_path / "runs")
+    (tmp_path / "runs" / run / "run.json").write_text("{")
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "There is nothing to show" in page.text
+    assert run in page.text
+
+
+def test_mixed_settings_are_shown_apart(tmp_path):
+    factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
+    factory.grid_runs(tmp_path / "runs", factory.QUICKSTART, epochs=3, scale="smoke")
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "2 settings (scales: laptop, smoke)" in page.text
+    assert sum(tag == "img" for tag, _ in page.tags) == 8
+    assert (tmp_path / "out/figures/setting2-learning_curves.csv").exists()
+
+
+def test_a_probe_table_missing_in_some_runs_is_named(tmp_path):
+    table = pa.table({"step": [0], "value": [1.0]})
+    factory.write_run(tmp_path / "runs", seed=0, probes={"moments": table})
+    without = factory.write_run(tmp_path / "runs", seed=1)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "has no table of probe 'moments'" in page.text
+    assert page.text.count(without) >= 2
+
+
+def test_a_sweep_limits_the_page(tmp_path):
+    factory.write_run(tmp_path / "runs", seed=0, sweeps=("a",))
+    other = factory.write_run(tmp_path / "runs", seed=1, sweeps=("b",))
+    page = make(tmp_path / "runs", tmp_path / "out", "--sweep", "a")
+    assert "Sweep a." in page.text
+    assert other not in page.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--runs", "nowhere"], "there is no folder 'nowhere'"),
+        (
+            ["--runs", "runs", "--sweep", "quick"],
+            "no run belongs to sweep 'quick'. Did you mean 'quickstart'?",
+        ),
+        (["--runs", "runs", "--out", "file/report"], "the report could not be written"),
+    ],
+)
+def test_what_a_person_can_mend_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"})
+    (tmp_path / "file").write_text("")
+    assert report.main(arguments) != 0
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_from_the_command_line(tmp_path):
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"})
+    command = [
+        sys.executable,
+        "-m",
+        "analysis.report",
+        "--runs",
+        tmp_path / "runs",
+        "--out",
+        tmp_path / "out",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "trained" in done.stdout
+    assert "python -m analysis.report --runs" in Page(tmp_path / "out" / "index.html").text
+
+
+def test_many_runs_print_one_line_per_cell(tmp_path, capsys):
+    fates = {("bn", 0.1): ["trained"] * 41, ("none", 0.1): ["diverged"] * 3}
+    factory.grid_runs(tmp_path / "runs", fates, epochs=2)
+    make(tmp_path / "runs", tmp_path / "out")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 8
+    assert "n = 0 of 3, 3 diverged" in "\n".join(lines)

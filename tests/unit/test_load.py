@@ -1,0 +1,182 @@
+"""analysis.load: tidy frames of any set of run directories, and everything left out listed by name."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.load import LoadError, load
+from study.paths import RunPaths
+from study.records import METRICS
+from tests import factory
+
+ROOT = Path(__file__).parents[2]
+ALLOWED = {"records", "paths", "status", "criteria"}
+
+
+def test_importing_the_analysis_imports_no_torch():
+    modules = [
+        ".".join(p.relative_to(ROOT).with_suffix("").parts)
+        for p in (ROOT / "analysis").rglob("*.py")
+        if p.name != "__init__.py"
+    ]
+    assert "analysis.report" in modules
+    code = f"import sys, {', '.join(modules)}; print([m for m in sys.modules if m.split('.')[0] == 'torch'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_analysis_imports_only_what_says_what_the_files_mean():
+    for path in (ROOT / "analysis").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                named = [f"study.{alias.name}" for alias in node.names]
+                names = named if node.module == "study" else [node.module]
+            used = {n.split(".")[1] for n in names if n.startswith("study.")}
+            assert used <= ALLOWED, f"{path} imports {used - ALLOWED}"
+            assert "study" not in names, path
+
+
+def test_rows_and_types_are_those_that_were_written(tmp_path):
+    ids = factory.grid_runs(tmp_path, factory.QUICKSTART)
+    frames = load([tmp_path])
+    assert set(frames.runs["run_id"]) == set(ids)
+    written = [pq.read_table(RunPaths(tmp_path / i).metrics).num_rows for i in ids]
+    assert len(frames.metrics) == sum(written)
+    assert frames.problems.empty
+    assert list(frames.metrics.columns) == ["run_id", "norm", *METRICS.names]
+    dtypes = frames.metrics.dtypes.astype(str).to_dict()
+    assert dtypes["run_id"] == dtypes["norm"] == dtypes["split"] == "category"
+    assert dtypes["step"] == "int64"
+    assert dtypes["epoch"] == "int32"
+    assert dtypes["loss"] == "float64"
+    for run, rows in frames.metrics.groupby("run_id", observed=True):
+        table = pq.read_table(RunPaths(tmp_path / str(run)).metrics)
+        assert rows["loss"].tolist() == table["loss"].to_pylist()
+        lists = [None if v is pd.NA else list(v) for v in rows["predicted"]]
+        assert lists == table["predicted"].to_pylist()
+
+
+def test_norm_none_stays_the_string_none(tmp_path):
+    factory.grid_runs(tmp_path, {("none", 0.1): "diverged", ("bn", 0.1): "trained"})
+    frames = load([tmp_path])
+    assert sorted(frames.runs["norm"].astype(str)) == ["bn", "none"]
+    assert frames.metrics["norm"].isna().sum() == 0
+    assert set(frames.metrics.groupby("norm", observed=True).size().index) == {"bn", "none"}
+    frames.runs.to_csv(tmp_path / "runs.csv", index=False)
+    assert set(pd.read_csv(tmp_path / "runs.csv")["norm"]) == {"bn", "none"}
+
+
+def test_what_is_left_out_is_named(tmp_path):
+    good = factory.write_run(tmp_path, seed=0)
+    running = factory.write_run(tmp_path, seed=1, status="running")
+    failed = factory.write_run(tmp_path, seed=2, status="failed")
+    truncated = factory.write_run(tmp_path, seed=3)
+    path = RunPaths(tmp_path / truncated).metrics
+    path.write_bytes(path.read_bytes()[:-30])
+    no_metrics = factory.write_run(tmp_path, seed=4)
+    RunPaths(tmp_path / no_metrics).metrics.unlink()
+    unreadable = factory.write_run(tmp_path, seed=5)
+    RunPaths(tmp_path / unreadable).record.write_text('{"status": "fin')
+    unstarted = factory.write_run(tmp_path, seed=6)
+    RunPaths(tmp_path / unstarted).record.unlink()
+    wrong = factory.write_run(tmp_path, seed=7)
+    pq.write_table(
+        pa.table({"loss": ["a", "b"], "split": ["test", "test"]}), RunPaths(tmp_path / wrong).metrics
+    )
+    frames = load([tmp_path])
+    kinds = dict(zip(frames.problems["run_id"], frames.problems["kind"], strict=True))
+    assert kinds == {
+        running: "unfinished",
+        failed: "failed",
+        truncated: "damaged",
+        no_metrics: "missing",
+        unreadable: "damaged",
+        unstarted: "missing",
+        wrong: "damaged",
+    }
+    assert set(frames.metrics["run_id"].cat.remove_unused_categories().cat.categories) == {good}
+
+
+def test_a_column_that_older_runs_lack_is_missing_not_an_error(tmp_path):
+    old, new = (factory.write_run(tmp_path, seed=s) for s in (0, 1))
+    path = RunPaths(tmp_path / old).metrics
+    pq.write_table(pq.read_table(path).drop_columns(["poisoned"]), path)
+    frames = load([tmp_path])
+    assert frames.problems.empty
+    assert frames.metrics.loc[frames.metrics["run_id"] == old, "poisoned"].isna().all()
+    assert frames.metrics.loc[frames.metrics["run_id"] == new, "poisoned"].notna().all()
+
+
+def test_probe_tables_unite_and_runs_without_one_are_named(tmp_path):
+    table = pa.table({"step": [0, 0], "layer": ["stem", "classifier"], "std": [0.5, float("inf")]})
+    wider = table.append_column("mean", pa.array([1.0, 2.0]))
+    first = factory.write_run(tmp_path, seed=0, probes={"moments": table})
+    second = factory.write_run(tmp_path, seed=1, probes={"moments": wider})
+    third = factory.write_run(tmp_path, seed=2)
+    frames = load([tmp_path])
+    probe = frames.probes["moments"]
+    assert len(probe) == 4
+    assert probe.loc[probe["run_id"] == first, "mean"].isna().all()
+    assert probe.loc[probe["run_id"] == second, "mean"].tolist() == [1.0, 2.0]
+    assert frames.problems["run_id"].tolist() == [third]
+    assert frames.problems["kind"].tolist() == ["probe"]
+    assert frames.subset([third]).probes == {}
+
+
+def test_run_directories_and_folders_may_be_mixed_and_doubles_are_named(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    one = factory.write_run(a, seed=0)
+    two = factory.write_run(b, seed=1)
+    shutil.copytree(a / one, b / one)
+    frames = load([a, b / two, b])
+    assert set(frames.runs["run_id"]) == {one, two}
+    assert frames.problems[["run_id", "kind"]].values.tolist() == [[one, "duplicate"]]
+
+
+def test_nothing_to_load_gives_empty_frames_of_the_same_types(tmp_path):
+    empty = load([tmp_path])
+    factory.write_run(tmp_path)
+    full = load([tmp_path])
+    assert empty.runs.dtypes.astype(str).to_dict() == full.runs.dtypes.astype(str).to_dict()
+    assert empty.metrics.dtypes.astype(str).to_dict() == full.metrics.dtypes.astype(str).to_dict()
+
+
+def test_a_missing_folder_is_one_sentence(tmp_path):
+    with pytest.raises(LoadError, match="there is no folder"):
+        load([tmp_path / "nowhere"])
+
+
+def test_an_unknown_sweep_names_the_nearest(tmp_path):
+    factory.write_run(tmp_path, sweeps=("quickstart",))
+    frames = load([tmp_path])
+    assert len(frames.sweep("quickstart").runs) == 1
+    with pytest.raises(LoadError, match="Did you mean 'quickstart'"):
+        frames.sweep("quikstart")
+
+
+def test_settings_tell_runs_apart_that_differ_in_more_than_norm_rate_and_seed(tmp_path):
+    for norm, lr, seed in (("bn", 0.1, 0), ("none", 0.1, 0), ("bn", 0.003, 1)):
+        factory.write_run(tmp_path, norm=norm, lr=lr, seed=seed)
+    assert load([tmp_path]).runs["setting"].nunique() == 1
+    factory.write_run(tmp_path, extra={"batch_size": 64})
+    assert load([tmp_path]).runs["setting"].nunique() == 2
+
+
+def test_a_record_with_odd_values_still_loads(tmp_path):
+    run = factory.write_run(tmp_path, depth="deep", git=None, chance=None, sweeps_extra=["x"], divergence=[1])
+    record = json.loads(RunPaths(tmp_path / run).record.read_text())
+    assert record["depth"] == "deep"
+    runs = load([tmp_path]).runs
+    assert runs["depth"].isna().all()
+    assert runs["commit"].isna().all()
