@@ -138,12 +138,12 @@ class BatchNorm(nn.Module):
 
     def _current(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalise by this batch (or its virtual batches); return y, and what the averages should take."""
-        size = self.config.ghost_size if self.config.source == "ghost" else len(x)
-        parts = torch.split(x, size)
+        ghost = self.config.source == "ghost" and len(x) > self.config.ghost_size
+        parts = torch.split(x, self.config.ghost_size) if ghost else (x,)
         means = self.running_mean.new_zeros(len(parts), x.shape[1])
         variances = torch.ones_like(means)
         out = [self._by_batch(p, m, v, 1.0) for p, m, v in zip(parts, means, variances, strict=True)]
-        if len(out) == 1:
+        if not ghost:
             return out[0], means[0], variances[0]
         return torch.cat(out), means.mean(0), variances.mean(0)
 
