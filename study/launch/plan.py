@@ -1,0 +1,159 @@
+"""What is to be done: trials without duplicates, what is on disk already, and what the rest will cost."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from study.config import RunConfig
+from study.errors import ConfigError
+from study.identity import run_id, scientific
+from study.launch import cost
+from study.ownership import observed_status
+from study.paths import RunPaths
+from study.records import read_record, write_json
+from study.status import DONE, Status
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run that was asked for, and how far it is."""
+
+    config: RunConfig
+    paths: RunPaths
+    status: Status
+    record: dict[str, Any] | None
+    """run.json as it was when we looked."""
+
+    @property
+    def run_id(self) -> str:
+        """The run's directory name."""
+        return self.paths.run_id
+
+    @property
+    def done(self) -> bool:
+        """Whether a launch leaves it alone."""
+        return self.status in DONE and not self.config.rerun
+
+    @property
+    def share(self) -> float:
+        """Share of its steps that are behind it."""
+        if self.record is None or self.status is Status.WAITING:
+            return 0.0
+        total = self.record.get("steps_total") or 0
+        return min(1.0, self.record.get("steps_done", 0) / total) if total else 0.0
+
+    def look(self) -> "Trial":
+        """Return the trial as it stands on disk now."""
+        record = read_record(self.paths)
+        return replace(self, record=record, status=observed_status(self.paths, record))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All distinct trials of a launch, in the order asked for."""
+
+    trials: tuple[Trial, ...]
+    duplicates: int
+    """Requests that named a run which another request had named already."""
+
+    @property
+    def todo(self) -> tuple[Trial, ...]:
+        """Trials that a launch must run or take further."""
+        return tuple(t for t in self.trials if not t.done)
+
+    def counts(self) -> Counter[Status]:
+        """Number of trials by status."""
+        return Counter(t.status for t in self.trials)
+
+    def estimates(self) -> list[float | None]:
+        """Seconds that each trial in `todo` still needs on the machine its likes ran on; None if unknown."""
+        measured = cost.measure({t.paths.root.parent for t in self.todo})
+        return [cost.remaining(t.config, t.share, measured) for t in self.todo]
+
+    def summary(self, at_once: int = 1) -> str:
+        """Return the plan in a few lines."""
+        counts, todo = self.counts(), self.todo
+        parts = [f"{n} {status}" for status, n in sorted(counts.items())]
+        dropped = f" ({self.duplicates} duplicates dropped)" if self.duplicates else ""
+        lines = [f"{len(self.trials)} trials{dropped}: {', '.join(parts)}; {len(todo)} to run"]
+        partly = [t for t in todo if t.share > 0]
+        if partly:
+            mean = sum(t.share for t in partly) / len(partly)
+            lines.append(f"{len(partly)} partly done, {mean:.0%} of their steps on average")
+        if todo:
+            lines.append(_estimate(self.estimates(), at_once))
+        return "\n".join(lines)
+
+
+def make_plan(configs: Iterable[RunConfig]) -> Plan:
+    """Compare the configs with what is on disk; writes nothing.
+
+    Raises ConfigError where a run directory holds another config than the one requested.
+    """
+    wanted: dict[Path, RunConfig] = {}
+    asked = 0
+    for config in configs:
+        asked += 1
+        wanted.setdefault(Path(config.runs_dir) / run_id(config), config)
+    present = {folder: _entries(folder) for folder in {path.parent for path in wanted}}
+    trials = [
+        _trial(RunPaths(path), config, exists=path.name in present[path.parent])
+        for path, config in wanted.items()
+    ]
+    return Plan(tuple(trials), asked - len(trials))
+
+
+def mark(trials: Iterable[Trial]) -> None:
+    """Note in finished runs that a sweep asked for them too."""
+    for trial in trials:
+        record = read_record(trial.paths)
+        name = trial.config.sweep
+        if trial.done and name and record and name not in record.get("sweeps", []):
+            write_json(trial.paths.record, {**record, "sweeps": [*record.get("sweeps", []), name]})
+
+
+def differing(configs: Sequence[RunConfig]) -> list[str]:
+    """Names of the scientific fields in which the configs differ: what a table has to show."""
+    flat = [scientific(c) for c in configs]
+    names = sorted({name for fields in flat for name in fields})
+    return [n for n in names if len({json.dumps(f.get(n)) for f in flat}) > 1]
+
+
+def _trial(paths: RunPaths, config: RunConfig, exists: bool) -> Trial:
+    if not exists:
+        return Trial(config, paths, Status.WAITING, None)
+    record = read_record(paths)
+    if record is not None and record.get("scientific") != _as_stored(scientific(config)):
+        raise ConfigError(
+            f"{paths.root} holds another config than the one that asks for this directory; move it away"
+        )
+    return Trial(config, paths, observed_status(paths, record), record)
+
+
+def _entries(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise ConfigError(f"runs_dir={folder} cannot be used: {error.strerror}") from error
+
+
+def _as_stored(fields: dict[str, Any]) -> Any:
+    """Return the fields as run.json gives them back (non-finite numbers are texts there)."""
+    return json.loads(json.dumps(fields), parse_constant=lambda name: str(float(name)))
+
+
+def _estimate(seconds: list[float | None], at_once: int) -> str:
+    known = [s for s in seconds if s is not None]
+    if not known:
+        return "cost unknown: no run like these has been measured here yet"
+    total = sum(known) / len(known) * len(seconds)
+    unknown = len(seconds) - len(known)
+    guessed = f", {unknown} of them by the others' mean" if unknown else ""
+    wall = f", about {cost.duration(total / at_once)} with {at_once} at once" if at_once > 1 else ""
+    return f"about {cost.duration(total)} of run time left{wall} (from measured runs{guessed})"

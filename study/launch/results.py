@@ -1,0 +1,50 @@
+"""What came of a run, in the words of the tables: outcome, best and last test accuracy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from study.criteria import stuck_at_chance
+from study.paths import RunPaths
+from study.status import Outcome, Status
+
+STUCK = "stuck at chance"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a table of outcomes."""
+
+    outcome: str
+    """trained, stuck at chance or diverged; the status of a run that has not finished."""
+    best: float | None
+    """Highest test accuracy after any epoch."""
+    last: float | None
+    """Test accuracy after the last epoch."""
+    seconds: float | None
+
+
+def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Result:
+    """Read the result of a run from its record and its metrics."""
+    if record is None or status not in (Status.FINISHED, Status.STOPPED):
+        return Result(str(status), None, None, record.get("seconds") if record else None)
+    rows = _test_rows(paths)
+    accuracies = [accuracy for accuracy, _ in rows if accuracy is not None]
+    outcome = str(record["outcome"])
+    if outcome == Outcome.TRAINED and rows:
+        accuracy, n = rows[-1]
+        if stuck_at_chance(round((accuracy or 0.0) * n), n, record["chance"]):
+            outcome = STUCK
+    best, last = (max(accuracies), accuracies[-1]) if accuracies else (None, None)
+    return Result(outcome, best, last, record["seconds"])
+
+
+def _test_rows(paths: RunPaths) -> list[tuple[float | None, int]]:
+    """(accuracy, images) of every evaluation on the test set, in order."""
+    if not paths.metrics.exists():
+        return []
+    table = pq.read_table(
+        paths.metrics, columns=["step", "accuracy", "n"], filters=[("split", "=", "test")]
+    ).sort_by("step")
+    return list(zip(table["accuracy"].to_pylist(), table["n"].to_pylist(), strict=True))

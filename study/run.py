@@ -1,0 +1,78 @@
+"""`python -m study.run`: one run, or with -m a grid. Hydra composes, a launcher runs; no logic here.
+
+Heavy imports stay inside the functions: every trial's process imports this module again.
+"""
+
+import os
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Read the command line and launch; an error of the user's is one sentence and exit code 2."""
+    from hydra._internal.utils import get_args_parser
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from study import compose
+    from study.errors import StudyError
+
+    wanted_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
+    try:
+        args = get_args_parser().parse_args()
+        if args.config_path or args.config_name or args.config_dir:
+            raise StudyError("settings are read from conf/ only; add a yaml there instead")
+        compose.check(args.overrides, multirun=args.multirun or args.help)
+        _register_help()
+        _hydra_main()
+    except (StudyError, HydraException, OmegaConfBaseException) as error:
+        if wanted_traceback:
+            raise
+        text = str(error) if isinstance(error, StudyError) else compose.explain(error)
+        print(f"study.run: {text}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _hydra_main() -> None:
+    import hydra
+
+    from study.compose import CONF
+
+    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(_one)()
+
+
+def _one(_: Any) -> None:
+    """Launch a single run the way a grid is launched. Runs inside Hydra, which would print a traceback."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.core.plugins import Plugins
+    from hydra.types import HydraContext
+
+    from study.errors import StudyError
+
+    config: Any = HydraConfig.instance().cfg
+    context = HydraContext(config_loader=None, callbacks=None)  # type: ignore[arg-type]  # our launchers need none
+    try:
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=_one, config=config
+        )
+        launcher.launch([list(config.hydra.overrides.task)], initial_job_idx=0)
+    except StudyError as error:
+        print(f"study.run: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _register_help() -> None:
+    from omegaconf import OmegaConf
+
+    from study.compose import choices
+    from study.describe import help_text
+
+    OmegaConf.register_new_resolver("study_settings", help_text, replace=True)
+    OmegaConf.register_new_resolver(
+        "study_launchers", lambda: ", ".join(choices("hydra/launcher")), replace=True
+    )
+
+
+if __name__ == "__main__":
+    main()
