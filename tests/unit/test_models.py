@@ -144,12 +144,12 @@ def test_top_is_the_classifiers_input_and_layout_does_not_matter(name, layout):
 
 @pytest.mark.parametrize("shortcut", ["padding", "projection"])
 def test_resnet_forward_is_the_papers_formula(shortcut):
-    model = ModelConfig(depth=8, widths=(3, 5, 5), shortcut=shortcut)
+    model = ModelConfig(depth=14, widths=(3, 5, 5), shortcut=shortcut)
     network = build(model).double()
     x = images().double()
     f = nn.functional
     h = f.relu(network.stem(x))
-    for block, stride in zip(network.blocks, (1, 2, 2), strict=True):
+    for block, stride in zip(network.blocks, (1, 1, 2, 1, 2, 1), strict=True):
         branch = block.conv2(f.relu(block.conv1(h)))
         if stride == 1:
             skip = h
@@ -166,15 +166,15 @@ def test_resnet_forward_is_the_papers_formula(shortcut):
 
 def test_preact_resnet_forward_is_the_papers_formula():
     """With norms, which stand after the additions; a projection has none of its own."""
-    network = build(TINY["preact_resnet"], NormConfig()).double()
+    network = build(ModelConfig(name="preact_resnet", depth=14, widths=(3, 4, 5)), NormConfig()).double()
     x = images().double()
     f, norm = nn.functional, lambda h: nn.functional.batch_norm(h, None, None, training=True)
     by_name = {layer.name: layer.module for layer in network.layers}
     h = f.relu(norm(by_name["stem"](x)))
     stream = h
-    for k in (1, 2, 3):
+    for k in range(1, 7):
         branch = by_name[f"block{k}.conv2"](f.relu(norm(by_name[f"block{k}.conv1"](h))))
-        stream = (by_name[f"block{k}.shortcut"](h) if k > 1 else stream) + branch
+        stream = (by_name[f"block{k}.shortcut"](h) if k in (3, 5) else stream) + branch
         h = f.relu(norm(stream))
     torch.testing.assert_close(network(x), by_name["classifier"](h.mean((2, 3))))
 
