@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from study import registry
@@ -176,6 +177,40 @@ class ProbesConfig:
     """activation_moments: sides of each layer, of input, output."""
     noise_images: int = setting(0, ge=0, le=100_000, scientific=False)
     """activation_moments at init and final: noise images measured besides; 0 measures none."""
+    agreement_layers: tuple[int, ...] = setting((18, 54, 90), ge=1, le=110, scientific=False)
+    """gradient_agreement: layers, by their numbers in the paper's ResNet-110; elsewhere proportionally."""
+    pair_layers: tuple[int, ...] = setting((18, 54, 90), ge=1, le=110, scientific=False)
+    """channel_pairs: layers, likewise."""
+    tail_layers: tuple[int, ...] = setting((55,), ge=1, le=110, scientific=False)
+    """gradient_tails: layers with Hill's tail index, likewise."""
+    tail_test: bool = setting(False, scientific=False)
+    """gradient_tails: whether those layers' tails are also compared by likelihood (seconds a layer)."""
+    class_layers: tuple[int, ...] = setting((52,), ge=1, le=110, scientific=False)
+    """class_gradients: layers, likewise."""
+    class_by: tuple[str, ...] = setting(("logit",), scientific=False)
+    """class_gradients: what is masked, of logit (columns) and label (rows, by the image's class)."""
+    example_layers: tuple[int, ...] = setting((90,), ge=1, le=110, scientific=False)
+    """example_gradients: layers, likewise."""
+    example_weights: int = setting(16, ge=1, le=10_000, scientific=False)
+    """example_gradients: weights of each layer recorded image by image, evenly spaced in its kernel."""
+    unit_channels: int = setting(4, ge=1, le=10_000, scientific=False)
+    """activation_histogram: channels of the last hidden layer whose percentiles are recorded."""
+    alphas: tuple[float, ...] = setting((1e-6, 10.0), gt=0, lt=1e30, scientific=False)
+    """loss_along_gradient: smallest and largest step size."""
+    alpha_points: int = setting(29, ge=2, le=10_000, scientific=False)
+    """loss_along_gradient: step sizes, evenly spaced in their logarithm; one forward pass each."""
+    path_layers: tuple[int, ...] = setting((8, 44, 80), ge=1, le=110, scientific=False)
+    """update_path: layers, likewise."""
+    path_points: int = setting(11, ge=2, le=1000, scientific=False)
+    """update_path: points from 0 to 100% of the update; one forward pass each."""
+    path_lr: float = setting(0.0, ge=0, le=1e6, scientific=False)
+    """update_path: learning rate of the update; 0 takes the run's present one."""
+    noise_subset: int = setting(128, ge=2, le=1_000_000, scientific=False)
+    """gradient_noise: training images that stand for the whole set."""
+    noise_batches: tuple[int, ...] = setting((1, 4, 16, 64), ge=1, le=1_000_000, scientific=False)
+    """gradient_noise: batch sizes, below noise_subset; the smallest gives C."""
+    noise_draws: int = setting(16, ge=1, le=100_000, scientific=False)
+    """gradient_noise: most batches drawn by each law for each size above the smallest."""
 
 
 @dataclass(frozen=True)
@@ -343,5 +378,6 @@ def _check_limits(value: Any, metadata: types.MappingProxyType[Any, Any], name: 
         raise ConfigError(f"{name}={value!r} is out of range: it must be {allowed}")
 
 
+@cache
 def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)

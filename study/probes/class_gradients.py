@@ -1,0 +1,87 @@
+"""Gradients of chosen kernels from one class alone (Bjorck et al. 2018, App. I and J, Figs 16 and 17).
+
+Two estimands, named in `by`:
+logit   all but one column of ∂L/∂logits are zeroed, as in the paper: what the logit of class c sends back
+label   all but the rows of images labelled c are zeroed: what the images of class c send back
+Either way the statistics of train-mode BN are as they are, and the gradients of all classes add up to the
+ordinary one. Each product is stopped at the deepest chosen layer, so the ten cost far less than ten backward
+passes.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from study.config import ProbesConfig
+from study.errors import ConfigError
+from study.models.base import Network
+from study.probes._capture import Capture, Want
+from study.probes._layers import layers_at, plain
+from study.probes._replay import Replay
+
+SCHEDULE = "init"
+PASSES = "one backward pass per class and estimand, from the logits to the deepest chosen layer"
+SCHEMA = pa.schema(
+    [
+        ("by", pa.string()),  # logit or label
+        ("class", pa.int32()),
+        ("count", pa.int64()),  # images of this class in the batch
+        ("mean_abs", pa.float64()),  # mean |gradient| over the kernel
+        ("max_abs", pa.float64()),
+        ("norm", pa.float64()),
+        ("shape", pa.list_(pa.int32())),  # of the weight
+        ("gradient", pa.list_(pa.float32())),  # the kernel's, flattened
+        ("nonfinite", pa.int64()),
+    ]
+)
+
+
+def captures(network: Network, options: ProbesConfig) -> list[Want]:
+    """The pass's graph, towards the chosen layers."""
+    for by in options.class_by:
+        if by not in ("logit", "label"):
+            raise ConfigError(f"probes.class_by: unknown mask '{by}'. Valid: label, logit.")
+    return [Want("graph", x) for x in layers_at(network, options.class_layers)]
+
+
+def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
+    """One row per layer, estimand and class."""
+    chosen = layers_at(capture.network, capture.options.class_layers)
+    gradient = capture.logit_grads()
+    classes = gradient.shape[1]
+    counts = torch.bincount(capture.labels, minlength=classes).tolist()
+    rows = []
+    for by in capture.options.class_by:
+        kernels = replay.vjp(chosen, masked(gradient, capture.labels, by))
+        for name in chosen:
+            for c in range(classes):
+                rows.append({"layer": name, "by": by, "class": c, "count": counts[c], **_row(kernels[name][c])})
+    return rows
+
+
+def masked(gradient: Tensor, labels: Tensor, by: str) -> Tensor:
+    """Return classes×N×classes: ∂L/∂logits (N×classes) with all but one class's columns or rows zero.
+
+    Zeroed, not multiplied by zero, so that a non-finite gradient of one class stays out of the others.
+    """
+    classes = gradient.shape[1]
+    if by == "logit":
+        keep = torch.eye(classes, dtype=torch.bool, device=gradient.device)[:, None, :]
+    else:
+        keep = F.one_hot(labels, classes).T.bool()[:, :, None]
+    return torch.where(keep, gradient, torch.zeros((), device=gradient.device))
+
+
+def _row(kernel: Tensor) -> dict[str, Any]:
+    precise = kernel.double()
+    return {
+        "mean_abs": float(precise.abs().mean()),
+        "max_abs": float(precise.abs().max()),
+        "norm": float(precise.norm()),
+        "shape": list(kernel.shape),
+        "gradient": plain(kernel.float().flatten()),
+        "nonfinite": int((~kernel.isfinite()).sum()),
+    }
