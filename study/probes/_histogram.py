@@ -1,6 +1,6 @@
 """A histogram whose bins are fixed, bounded and logarithmic on both sides of zero, read off the bits of fp32.
 
-Bin edges are 0 and ±2^(k/2)-like: every octave [2^e, 2^(e+1)) is cut at 1.5·2^e. Magnitudes below 2^LOWEST
+Two bins an octave: [2^e, 1.5·2^e) and [1.5·2^e, 2^(e+1)), and their mirror images. Magnitudes below 2^LOWEST
 (zero among them) share the middle bin, those of 2^HIGHEST and more the outermost ones.
 """
 
@@ -13,6 +13,9 @@ LOWEST, HIGHEST = -40, 60
 SIDE = 2 * (HIGHEST - LOWEST) + 1
 """Bins on each side of the middle one: two an octave, and the outermost."""
 
+SAMPLE = 2000
+"""Values drawn for statistics that need single values."""
+
 
 class Histogram(NamedTuple):
     """Counts over 2·SIDE + 1 bins from the most negative to the most positive, and what fits in none."""
@@ -22,6 +25,8 @@ class Histogram(NamedTuple):
     zeros: int
     """Values that are exactly 0 (they are in the middle bin as well)."""
     nonfinite: int
+    sample: Tensor
+    """At most SAMPLE of the values (fp32), drawn with replacement at places that depend on their number only."""
 
 
 def edges() -> list[float]:
@@ -32,9 +37,9 @@ def edges() -> list[float]:
 
 def histogram(x: Tensor) -> Histogram:
     """Count values of any shape by bin. A magnitude on an edge belongs to the bin farther from zero."""
-    bits = x.detach().float().contiguous(memory_format=torch.preserve_format).view(torch.int32)
+    values = _flat(x.detach()).float()
     # The top ten bits of a float are its sign, exponent and first mantissa bit.
-    codes = torch.bincount(_flat(bits >> 22) + 512, minlength=1024).cpu()
+    codes = torch.bincount((values.view(torch.int32) >> 22) + 512, minlength=1024).cpu()
     # Shifted arithmetically, positive numbers come to 0…511 (+512), negative ones to −512…−1 (+512).
     positive, negative = codes[512:], codes[:512]
     finite = slice(0, 510)
@@ -43,7 +48,10 @@ def histogram(x: Tensor) -> Histogram:
     bins = _bins()
     counts.index_add_(0, SIDE + bins, positive[finite])
     counts.index_add_(0, SIDE - bins, negative[finite])
-    return Histogram(counts, int(x.numel() - torch.count_nonzero(x)), nonfinite)
+    zeros = int(values.numel() - torch.count_nonzero(values))
+    draw = torch.Generator().manual_seed(0)
+    places = torch.randint(values.numel(), (min(SAMPLE, values.numel()),), generator=draw)
+    return Histogram(counts, zeros, nonfinite, values[places.to(values.device)])
 
 
 def _bins() -> Tensor:

@@ -104,6 +104,10 @@ class Replay:
                 sums[x].append(torch.stack(calls).sum(0))
         return {x: torch.stack(kernels) for x, kernels in sums.items()}
 
+    def training_images(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return the first n training images (all, if there are fewer), standardised, and their labels."""
+        return self.engine.training_images(n)
+
     def loss(self) -> float:
         """Return the batch's mean loss with the weights as they are, by one forward pass."""
         self._start()

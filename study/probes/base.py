@@ -59,7 +59,7 @@ MOMENTS = ("init", "epoch_end", "divergence", "final")
 COMMON = pa.schema(
     [
         ("step", pa.int64()),  # updates done when measured
-        ("epoch", pa.int32()),  # epochs completed
+        ("epoch", pa.int32()),  # the epoch it belongs to, from 0; at final the epochs of the run
         ("when", pa.string()),  # the part of the schedule that was due: a moment, "first" or "every"
         ("layer", pa.string()),  # norm-independent name; null where a row is about the whole network
         ("number", pa.int32()),  # the papers' layer number; null for projections and the whole network
@@ -166,12 +166,16 @@ class ProbeEngine:
 
     def probe_batch(self) -> tuple[Tensor, Tensor]:
         """Return the fixed probe batch: the first batch_size training images, not augmented, and labels."""
+        return self.training_images(self.run.batch_size)
+
+    def training_images(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return the first n training images (all, if there are fewer), standardised, and their labels."""
         train, sets = self.image_set.train, self.image_set
-        images = train.images[: self.run.batch_size].to(self.device, torch.float32) / 255
+        images = train.images[:n].to(self.device, torch.float32) / 255
         mean = torch.tensor(sets.mean, device=self.device)[:, None, None]
         std = torch.tensor(sets.std, device=self.device)[:, None, None]
         standardised = ((images - mean) / std).contiguous(memory_format=torch.channels_last)
-        return standardised, train.labels[: self.run.batch_size].to(self.device)
+        return standardised, train.labels[:n].to(self.device)
 
     @contextlib.contextmanager
     def _watch(self, due: list[Due], capture: Capture) -> Iterator[None]:
