@@ -2,16 +2,18 @@
 
 import hashlib
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from study import registry
-from study.config import DataConfig
+from study.config import DataConfig, check_fields
 from study.data import _choice, digits, synthetic
 from study.data.base import RawSet, Split
 from study.data.batches import majority_share
@@ -45,6 +47,17 @@ def numbered_set(monkeypatch, tmp_path):
 def test_the_folder_offers_the_sets_of_the_study():
     expected = ("cifar10", "cifar100", "digits", "fashion_mnist", "image_folder", "mnist", "synthetic")
     assert registry.names("study.data") == expected
+
+
+def test_every_set_has_a_yaml_of_valid_settings():
+    files = {path.stem: path for path in (Path(__file__).parents[2] / "conf/data").glob("*.yaml")}
+    assert set(files) == set(registry.names("study.data"))
+    for name, path in files.items():
+        config = DataConfig(**yaml.safe_load(path.read_text()))
+        check_fields(config)
+        assert config.name == name
+        augmented = {"cifar10": (4, True), "cifar100": (4, True), "image_folder": (0, True)}
+        assert (config.crop_padding, config.flip) == augmented.get(name, (0, False))
 
 
 def test_digits_are_all_of_scikit_learns_once_and_stratified():
