@@ -23,8 +23,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from study import describe
-from study.config import NormConfig, RunConfig, from_mapping, to_mapping
+from study import describe, naming
+from study.config import NormConfig, RunConfig, from_mapping, to_mapping, with_values
 from study.errors import ConfigError, StudyError, unknown
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -48,8 +48,8 @@ def compose_all(trials: Iterable[Sequence[str]]) -> list[RunConfig]:
 
     Hydra takes about 0.1 s per composition, and a plain value changes nothing but itself.
     """
-    bases: dict[tuple[str, ...], dict[str, Any] | None] = {}
-    return [_finish(_mapping(list(overrides), bases)) for overrides in trials]
+    bases: dict[tuple[str, ...], RunConfig | None] = {}
+    return [_compose(list(overrides), bases) for overrides in trials]
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -130,28 +130,22 @@ def by_hydra(overrides: Sequence[str]) -> dict[str, Any]:
     return _named(OmegaConf.to_container(config, resolve=True), config)
 
 
-def _mapping(overrides: list[str], bases: dict[tuple[str, ...], dict[str, Any] | None]) -> dict[str, Any]:
+def _compose(overrides: list[str], bases: dict[tuple[str, ...], RunConfig | None]) -> RunConfig:
     parsed = check(overrides, multirun=False)
-    plain = [o for o in parsed if _is_plain(o)]
     structural = tuple(str(o.input_line) for o in parsed if not _is_plain(o) and not o.is_hydra_override())
     if structural not in bases:
         bases[structural] = _base(structural)
     base = bases[structural]
     if base is None:
-        return by_hydra(overrides)
-    values = {k: dict(v) if isinstance(v, dict) else v for k, v in base.items()}
-    for override in plain:
-        *group, key = override.key_or_group.split(".")
-        target = values[group[0]] if group else values
-        target[key] = override.value()
-    return values
+        return _finish(by_hydra(overrides))
+    values = {o.key_or_group: o.value() for o in parsed if _is_plain(o)}
+    return _with_norm_named(with_values(base, values)) if values else base
 
 
-def _base(structural: tuple[str, ...]) -> dict[str, Any] | None:
+def _base(structural: tuple[str, ...]) -> RunConfig | None:
     """Compose what plain values are set on; None where an interpolation might depend on one of them."""
     config = _load(structural)
-    raw = OmegaConf.to_container(config, resolve=False)
-    base = _named(raw, config)
+    base = _named(OmegaConf.to_container(config, resolve=False), config)
     if path := base[FROM]:
         other = [s for s in structural if not s.startswith(f"{FROM}=")]
         if other:
@@ -160,8 +154,8 @@ def _base(structural: tuple[str, ...]) -> dict[str, Any] | None:
                 "Change single values instead, as in lr=0.1"
             )
         stored = to_mapping(from_mapping(load_stored(path)))
-        return stored | {k: base[k] for k in NOT_REPEATED} | {FROM: path}
-    return None if _interpolated(base) else base
+        return _finish(stored | {k: base[k] for k in NOT_REPEATED})
+    return None if _interpolated(base) else _finish(base)
 
 
 def _load(overrides: Sequence[str]) -> Any:
@@ -185,7 +179,10 @@ def _named(values: Any, config: Any) -> dict[str, Any]:
 
 
 def _finish(values: Mapping[str, Any]) -> RunConfig:
-    config = from_mapping({k: v for k, v in values.items() if k != FROM})
+    return _with_norm_named(from_mapping({k: v for k, v in values.items() if k != FROM}))
+
+
+def _with_norm_named(config: RunConfig) -> RunConfig:
     norm = _canonical(config.norm)
     return config if norm == config.norm else dataclasses.replace(config, norm=norm)
 
@@ -193,12 +190,17 @@ def _finish(values: Mapping[str, Any]) -> RunConfig:
 @lru_cache(maxsize=10_000)
 def _canonical(norm: NormConfig) -> NormConfig:
     """Give a norm the name that follows from its switches, whatever the yaml or a stored run called it."""
-    return norm  # TODO naming
+    return naming.named(norm)
 
 
 def _is_plain(override: Override) -> bool:
     name, value = override.key_or_group, override.value()
-    return name in describe.settings() and name not in groups() and not isinstance(value, dict) and not _interpolated(value)
+    return (
+        name in describe.settings()
+        and name not in groups()
+        and not isinstance(value, dict)
+        and not _interpolated(value)
+    )
 
 
 def _interpolated(value: Any) -> bool:

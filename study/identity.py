@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from functools import cache
 from typing import Any
 
 from study.config import RunConfig
@@ -23,7 +24,7 @@ def scientific(config: RunConfig) -> dict[str, Any]:
     `norm.name` is a label that follows from the switches, and is left out; the versions of the components
     used are added where they are not 1.
     """
-    fields = dict(_different(config, RunConfig(), ""))
+    fields = dict(_different(config, _default(), ""))
     fields.pop("norm.name", None)
     used = {
         "data": config.data.name,
@@ -55,6 +56,11 @@ def slug(config: RunConfig) -> str:
         f"s{config.seed}",
     )
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts))[:MAX_SLUG]
+
+
+@cache
+def _default() -> RunConfig:
+    return RunConfig()
 
 
 def _different(config: Any, default: Any, prefix: str) -> list[tuple[str, Any]]:
