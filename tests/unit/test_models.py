@@ -1,6 +1,8 @@
 """What networks promise: layers, sites, shapes, parameter counts, options, and refusals in plain words."""
 
+import dataclasses
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from study import registry
 from study.config import ModelConfig, NormConfig, RunConfig
 from study.errors import ConfigError
 from study.models import _vgg, resnet
-from study.models.base import ACTIVATIONS, Network, build_network
+from study.models.base import ACTIVATIONS, COMMON, Network, build_network
 
 NONE = NormConfig(name="none", family="none")
 TINY = {
@@ -190,8 +192,6 @@ def test_plain_is_the_resnet_without_shortcuts():
 
 @pytest.mark.parametrize("name", ["resnet", "preact_resnet"])
 def test_branch_scales(name):
-    from dataclasses import replace
-
     plain = build(TINY[name])
     skipinit = build(replace(TINY[name], branch_scale="skipinit"))
     depth = build(replace(TINY[name], branch_scale="depth"))
@@ -223,8 +223,6 @@ def test_activations_are_what_they_are_called():
 @pytest.mark.parametrize("name", TINY)
 def test_activation_is_used_everywhere(name):
     """With tanh, no hidden layer but those on a residual stream sees an input outside ±1."""
-    from dataclasses import replace
-
     outputs = {}
     for activation in ACTIVATIONS:
         network = build(replace(TINY[name], activation=activation))
@@ -281,3 +279,16 @@ def test_resnet_takes_odd_small_images(size, shortcut):
     for name in ("resnet", "preact_resnet"):
         network = build(ModelConfig(name=name, depth=8, shortcut=shortcut), shape=(5, size, size + 1))
         assert network(torch.randn(2, 5, size, size + 1)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_reads_names_fields(name):
+    reads = registry.load("study.models", name).READS
+    assert reads <= {f.name for f in dataclasses.fields(ModelConfig)} - COMMON
+
+
+def test_preact_resnet_keeps_what_follows_a_norm():
+    network = build(TINY["preact_resnet"], NormConfig(noise=True))
+    noisy = [m for m in network.modules() if type(m).__name__ == "Noise"]
+    projections = [s for s in network.sites if s.name.endswith("shortcut")]
+    assert len(noisy) == len(network.sites) - len(projections) - 1
