@@ -52,7 +52,7 @@ def uniform(key: int, step: Tensor, count: int) -> Tensor:
     stream = _mix(_wrapped(key) + step * _GOLDEN)
     position = torch.arange(1, count + 1, dtype=torch.int64, device=step.device)
     bits = _mix(stream + position * _GOLDEN)
-    return ((bits >> 12 & _MASKS[12]) + 0.5) * 2.0**-52
+    return ((bits >> 12 & _MASKS[12]).double() + 0.5) * 2.0**-52
 
 
 def _wrapped(value: int) -> int:

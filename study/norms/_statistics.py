@@ -74,11 +74,12 @@ class _Deviation(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, center: bool, order: float) -> tuple[Tensor, Tensor]:
-        mean = _mean(x) if center else torch.zeros_like(x[0].flatten(1)[:, 0], dtype=_wide(x))
+        mean = _mean(x) if center else torch.zeros(x.shape[1], dtype=_wide(x), device=x.device)
         modulus = channel_affine(x, mean, torch.ones_like(mean), None).abs_()
         if order == 1:
             return mean, _mean(modulus)
-        return mean, modulus.flatten(2).amax(2).amax(0).to(mean.dtype)
+        modulus = modulus.flatten(2).amax(2) if x.dim() > 2 else modulus
+        return mean, modulus.amax(0).to(mean.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -1,0 +1,47 @@
+"""A norm's name follows from its switches."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from study import naming
+from study.config import NormConfig
+
+
+@pytest.mark.parametrize("name", sorted(naming.norms()))
+def test_every_yaml_is_named_as_its_file(name):
+    config = naming.norms()[name]
+    assert config.name == name
+    assert naming.named(dataclasses.replace(config, name="whatever")).name == name
+
+
+@pytest.mark.parametrize(
+    ("switches", "name"),
+    [
+        ({}, "bn"),
+        ({"center": False}, "bn_no_mean"),
+        ({"gamma": False, "beta": False}, "bn_no_affine"),
+        ({"center": False, "order": 1.0}, "bn[center=false,order=1]"),
+        ({"order": float("inf")}, "bn_linf"),
+        ({"source": "ghost", "ghost_size": 32}, "bn[source=ghost,ghost_size=32]"),
+        ({"sites": ("inner", "outer")}, "bn[sites=inner+outer]"),
+        ({"eps": 1e-3, "gamma_init": (0.0, 1.0)}, "bn[eps=0.001,gamma_init=0+1]"),
+        ({"family": "group", "groups": 4}, "gn[groups=4]"),
+        ({"family": "layer", "center": False}, "ln[center=false]"),
+        ({"family": "none"}, "none"),
+    ],
+)
+def test_names(switches, name):
+    assert naming.canonical_name(dataclasses.replace(NormConfig(name="x"), **switches)) == name
+
+
+def test_yamls_have_switches_of_their_own():
+    configs = [dataclasses.replace(c, name="") for c in naming.norms().values()]
+    assert len(set(configs)) == len(configs)
+
+
+def test_needs_no_torch():
+    code = "import sys; from study import naming; naming.norms(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
