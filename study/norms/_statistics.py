@@ -27,6 +27,8 @@ def channel_affine(x: Tensor, mean: Tensor | None, factor: Tensor, shift: Tensor
         if mean.requires_grad:
             correction = factor * (centre - mean)
             shift = correction if shift is None else shift + correction
+    # The CPU kernel's backward pass takes the strides of an expanded factor for those of a whole vector.
+    factor = factor.contiguous()
     return F.batch_norm(x, centre, torch.ones_like(centre), factor, shift, False, 0.0, 0.0)
 
 
