@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from study.errors import ConfigError, unknown
-from study.launch import child, machine
+from study.launch import child, machine, validate
 from study.launch.plan import Plan, Trial, mark
 from study.launch.table import Display, Line, State
 from study.ownership import is_alive, owner_of
@@ -64,16 +64,38 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
     The first SIGINT, SIGTERM or SIGHUP makes every trial write a checkpoint and end as `preempted`; the
     second kills them. Trials that a live process elsewhere works on are left to it and waited for at the end.
     """
-    mark(plan.trials)
     display = display or Display()
     display.plan(plan, machine.at_once(plan.todo, options.workers if options else 0))
     if not plan.todo:
+        mark(plan.trials)
         return display.final()
-    pool = _Pool(plan, options or Options(), display)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    _check_buildable(plan, context)
+    mark(plan.trials)
+    pool = _Pool(plan, options or Options(), display, context)
     with _signals(pool), display:
         pool.run()
     code = display.final()
     return INTERRUPTED if pool.stopping else code
+
+
+def _check_buildable(plan: Plan, context: ForkServerContext) -> None:
+    """Refuse the whole launch if one network cannot be built; the fork server has torch already."""
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(
+        target=validate.report, args=([t.config for t in plan.todo], theirs), daemon=True
+    )
+    with _without_main():
+        process.start()
+    theirs.close()
+    try:
+        refusal = mine.recv()
+    except EOFError:  # it died: the trials will tell why
+        refusal = ""
+    process.join()
+    if refusal:
+        raise ConfigError(refusal)
 
 
 @dataclass
@@ -93,6 +115,7 @@ class _Pool:
     plan: Plan
     options: Options
     display: Display
+    context: ForkServerContext
     running: list[_Running] = field(default_factory=list)
     shared: list[Trial] = field(default_factory=list)
     """Trials that another live process works on."""
@@ -102,8 +125,6 @@ class _Pool:
     def run(self) -> None:
         self.queue = deque(self.plan.todo)
         self.room = machine.Room(self.plan.todo, self.options.workers)
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOAD)
         self.outputs = Path(tempfile.mkdtemp(prefix="study-"))
         looked = time.monotonic()
         try:

@@ -242,20 +242,21 @@ def outcome_table(trials: Sequence[Trial], labels: Sequence[str], results: Seque
     for trial, text, found in zip(trials, labels, results, strict=True):
         seconds = duration(found.seconds) if found.seconds is not None else ""
         where = str(trial.paths.root) if trial.record else ""
-        table.add_row(text, found.outcome, _percent(found.best), _percent(found.last), seconds, where)
+        table.add_row(text, found.outcome, percent(found.best), percent(found.last), seconds, where)
     return table
 
 
 def _words(found: Result) -> str:
     parts: list[str] = [found.outcome]
     if found.last is not None:
-        parts.append(f"test accuracy {_percent(found.last)} (best {_percent(found.best)})")
+        parts.append(f"test accuracy {percent(found.last)} (best {percent(found.best)})")
     if found.seconds is not None:
         parts.append(duration(found.seconds))
     return ", ".join(parts)
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """Return a share as a percentage; empty if there is none."""
     return "" if share is None else f"{100 * share:.1f}%"
 
 
@@ -263,9 +264,9 @@ def _cells(line: Line) -> list[Any]:
     if line.state is State.RUNNING:
         bar = ProgressBar(total=line.total or 1, completed=line.step, width=24)
         left = duration(line.seconds_left) if line.seconds_left is not None else "starting"
-        return [line.label, bar, f"{line.step}/{line.total or '?'}", _percent(line.accuracy), left]
+        return [line.label, bar, f"{line.step}/{line.total or '?'}", percent(line.accuracy), left]
     if line.state is State.DONE:
         found = line.result()
-        return [line.label, found.outcome, "", _percent(found.last), ""]
+        return [line.label, found.outcome, "", percent(found.last), ""]
     text = line.reason if line.state is State.FAILED else ""
     return [line.label, Text(str(line.state), style="red" if text else ""), text[:40], "", ""]
