@@ -1,0 +1,222 @@
+"""What each norm costs: `python -m study.bench norms`.
+
+Two ratios per norm, each the median of repetitions in turns, with its 10th to 90th percentile:
+
+- layer: forward and backward pass of what the norm puts behind one layer, against the fused batch norm
+  (`bn`) on the same activations; for a norm of weights, of what it does to the layer's weight. Two passes
+  are timed at a time, so that an alternating norm is met in both its states.
+- step: one training step (forward, backward, SGD) of a ResNet-20 at laptop widths, against `none`.
+
+On the CPU the clock is the thread's own (one thread does it all), so that waiting for other programs does
+not count; their traffic in caches and memory still does.
+
+What limits those beyond 1.3: a deviation of another order has no fused kernel, so its passes over the
+activations stand on their own (order ∞ needs six: modulus and maximum forward, again with a division
+backward); noise adds one pass each way; channels_last on the CPU has no fast kernel for groups of channels.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+from study import naming
+from study.bench import Ratio, seconds, spread
+from study.compose import compose
+from study.config import NormConfig
+from study.models.base import build_network, prepare
+from study.norms.base import Normed, Site, build_norm
+
+BASE, ABSENT = "bn", "none"
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    switches: str
+    parameters: int
+    layer: Ratio | None
+    limit: float | None
+    step: Ratio | None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m study.bench norms", description="What each norm costs.")
+    parser.add_argument("names", nargs="*", help="norms (default: all of conf/norm)")
+    parser.add_argument("--shape", type=int, nargs=3, default=(128, 32, 16), metavar=("N", "C", "SIDE"))
+    parser.add_argument("--contiguous", action="store_true", help="N×C×H×W in memory, not channels_last")
+    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument(
+        "--steps", type=int, default=5, help="repetitions of the network step; 0 leaves it out"
+    )
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    memory = torch.contiguous_format if given.contiguous else torch.channels_last
+    n, c, side = given.shape
+    where = f"{n}×{c}×{side}×{side}, {str(memory).removeprefix('torch.')}, {given.device}, one thread"
+    print(f"layer: forward + backward ÷ bn ({where});  step: training step ÷ none (ResNet-20)")
+    rows = measure(
+        given.names or list(naming.norms()),
+        (n, c, side),
+        memory,
+        given.repetitions,
+        given.steps,
+        given.device,
+    )
+    for line in table(rows):
+        print(line, flush=True)
+
+
+def measure(
+    names: Sequence[str],
+    shape: tuple[int, int, int],
+    memory: torch.memory_format,
+    repetitions: int,
+    steps: int,
+    device: str,
+) -> list[Row]:
+    """Measure each named norm; `shape` is N, C, side of the layer's activations."""
+    return [_row(name, shape, memory, repetitions, steps, device) for name in names]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of the table."""
+    head = ("norm", "switches", "parameters", "layer ÷ bn", "limit", "step ÷ none")
+    cells = [head, *[_cells(row) for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def limit(config: NormConfig) -> float | None:
+    """Return what the layer may cost over the fused batch norm's; None where there is nothing."""
+    if config.family == "none" and not config.noise:
+        return None
+    plain = config.family == "batch" and config.center == config.scale and config.order == 2
+    if not plain or config.noise:
+        return 5.0
+    return 3.0 if config.detach else 1.3
+
+
+def _row(
+    name: str,
+    shape: tuple[int, int, int],
+    memory: torch.memory_format,
+    repetitions: int,
+    steps: int,
+    device: str,
+) -> Row:
+    config = naming.norms()[name]
+    base = naming.norms()[BASE]
+    ours, parameters = layer_action(config, shape, memory, device)
+    theirs, _ = layer_action(base, shape, memory, device)
+    assert theirs is not None
+    step = _paired(step_action(name, device), step_action(ABSENT, device), steps, device) if steps else None
+    return Row(
+        name,
+        _switches(config),
+        parameters,
+        _paired(ours, theirs, repetitions, device) if ours else None,
+        limit(config),
+        step,
+    )
+
+
+def layer_action(
+    config: NormConfig, shape: tuple[int, int, int], memory: torch.memory_format, device: str
+) -> tuple[Callable[[], Any] | None, int]:
+    """Return two forward and backward passes of what the norm adds to one layer, and its parameters added."""
+    n, channels, side = shape
+    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+    bare = sum(p.numel() for p in layer.parameters())
+    site = Site("layer", channels, config.sites[0], 0)
+    module = build_norm(config).build(None if site.kind == "top" else layer, site, 4).to(device).train()
+    added = sum(p.numel() for p in module.parameters()) - (0 if site.kind == "top" else bare)
+    leaves = [p for name, p in module.named_parameters() if name != "layer.weight"]
+    if parametrize.is_parametrized(layer):
+        cotangent = torch.randn(layer.weight.shape, device=device)
+        return _twice(lambda: layer.weight, leaves, cotangent), added
+    if not isinstance(module, Normed):
+        return None, added
+    norm = nn.Sequential(*[m for name, m in module.named_children() if name != "layer"])
+    x = torch.randn(n, channels, side, side, device=device).to(memory_format=memory).requires_grad_()
+    return _twice(lambda: norm(x), [x, *norm.parameters()], torch.randn_like(x)), added
+
+
+def step_action(name: str, device: str) -> Callable[[], Any]:
+    """Return two training steps of a small ResNet with that norm, on one batch of noise."""
+    run = compose(["scale=laptop", "model.depth=20", f"norm={name}", "lr=1e-6"])
+    images = torch.randn(run.batch_size, 3, 16, 16, generator=torch.Generator().manual_seed(0)).to(device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    labels = (torch.arange(run.batch_size) % 10).to(device)
+    network = build_network(run, (3, 16, 16), 10)
+    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    prepare(network, run, lambda: [images])
+    network.train()
+    optimiser = torch.optim.SGD(network.parameters(), run.lr, run.momentum, fused=True)
+
+    def step() -> None:
+        for _ in range(2):
+            optimiser.zero_grad()
+            F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+
+    return step
+
+
+def _paired(ours: Callable[[], Any], theirs: Callable[[], Any], repetitions: int, device: str) -> Ratio:
+    """Time two actions in turns, who is first alternating, and return ours ÷ theirs; one pair is warm-up."""
+    clock = _thread_seconds if device == "cpu" else seconds
+    ratios = []
+    for i in range(repetitions + 1):
+        first, second = (ours, theirs) if i % 2 else (theirs, ours)
+        a, b = clock(first), clock(second)
+        ratios.append(a / b if i % 2 else b / a)
+    return spread(ratios[1:])
+
+
+def _thread_seconds(action: Callable[[], Any]) -> float:
+    began = time.thread_time()
+    action()
+    return time.thread_time() - began
+
+
+def _twice(forward: Callable[[], Tensor], leaves: list[Any], cotangent: Tensor) -> Callable[[], None]:
+    def action() -> None:
+        for _ in range(2):
+            torch.autograd.grad(forward(), leaves, cotangent)
+
+    return action
+
+
+def _switches(config: NormConfig) -> str:
+    """Return the family and the switches that are not at their defaults."""
+    default = NormConfig()
+    fields = (f.name for f in dataclasses.fields(config) if f.name not in ("name", "family"))
+    values = ((k, getattr(config, k)) for k in fields if getattr(config, k) != getattr(default, k))
+    texts = (f"{k}={'+'.join(v) if k == 'sites' else str(v).lower()}" for k, v in values)
+    return ", ".join(itertools.chain([config.family], texts))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.switches,
+        str(row.parameters),
+        _ratio(row.layer),
+        "–" if row.limit is None else f"{row.limit:g}",
+        _ratio(row.step),
+    )
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    return "–" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
