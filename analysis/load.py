@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from analysis import parquet
+from analysis import catalogue, parquet
 from analysis import runs as runs_table
+from analysis.catalogue import Part
 from study.paths import RunPaths, run_dirs
 from study.records import METRICS, DamagedRunError, read_record
 from study.status import Status
@@ -72,22 +75,29 @@ class Frames:
         return self.subset(chosen)
 
 
-def load(paths: Iterable[Path | str]) -> Frames:
-    """Load run directories, or folders of them; raises LoadError if one of the paths is not a folder."""
+def load(paths: Iterable[Path | str], *, use_catalogue: bool = True) -> Frames:
+    """Load run directories, or folders of them; raises LoadError if one of the paths is not a folder.
+
+    Complete runs that have not changed come from the folder's catalogue (see analysis.catalogue), which is
+    brought up to date on the way where the folder can be written to.
+    """
     found, problems = _unique(find(paths))
-    records, faults = _records(found)
+    parts: list[Part] = []
+    for folder, runs in _by_folder(found).items():
+        problems += _load_folder(folder, runs, use_catalogue and len(runs) >= catalogue.LEAST_RUNS, parts)
+    if not parts:
+        parts.append(Part(runs_table.frame([]), parquet.read({}, METRICS)[0]))
+    records = runs_table.ordered(pd.concat([part.runs for part in parts], ignore_index=True))
+    norms = records.set_index("run_id")["norm"]
+    tables, faults = _unite_probes(parts, records)
     problems += faults
-    complete = [run for run, record in records if record["status"] in MEASURED]
-    table, bad = parquet.read({run.run_id: run.metrics for run in complete}, METRICS)
-    problems += _faults(complete, "metrics.parquet", bad)
-    runs = runs_table.frame((str(run.root), record) for run, record in records)
-    probes, faults = _probes(complete)
-    problems += faults
-    norms = runs.set_index("run_id")["norm"]
+    tables[""] = parquet.unite([part.metrics for part in parts])
+    parts.clear()  # from here on each table is held once, and let go of as it is converted
+    frames = {name: _with_norm(parquet.to_frame(tables.pop(name)), norms) for name in list(tables)}
     return Frames(
-        runs=runs,
-        metrics=_with_norm(table, norms),
-        probes={name: _with_norm(probe, norms) for name, probe in probes.items()},
+        runs=runs_table.categorised(records),
+        metrics=frames.pop(""),
+        probes=frames,
         problems=pd.DataFrame(problems, columns=list(PROBLEMS)).astype("str"),
     )
 
@@ -117,6 +127,88 @@ def _unique(found: list[RunPaths]) -> tuple[list[RunPaths], list[Problem]]:
     return list(first.values()), problems
 
 
+def _by_folder(found: list[RunPaths]) -> dict[Path, list[RunPaths]]:
+    folders: dict[Path, list[RunPaths]] = {}
+    for run in found:
+        folders.setdefault(run.root.parent, []).append(run)
+    return folders
+
+
+def _load_folder(folder: Path, runs: list[RunPaths], use_catalogue: bool, parts: list[Part]) -> list[Problem]:
+    """Add one folder's parts: unchanged runs from its catalogue, the others from their directories."""
+    if not use_catalogue:
+        part, _, problems = _read_directories(runs)
+        parts.append(part)
+        return problems
+    looked = time.time_ns()
+    stamps = {run.run_id: catalogue.stamp(run) for run in runs}
+    known = catalogue.read(folder, stamps)
+    ids = set() if known is None else set(known.runs["run_id"])
+    changed = [run for run in runs if run.run_id not in ids]
+    if known is not None:
+        known.runs["path"] = pd.Series([str(folder / run) for run in known.runs["run_id"]], dtype="str")
+    mine = [] if known is None else [known]
+    if known is not None and not changed:
+        parts += mine
+        return []
+    fresh, sound, problems = _read_directories(changed)
+    mine.append(fresh)
+    parts += mine
+    settled = looked - int(catalogue.SETTLED_SECONDS * 1e9)
+    if any(stamps[run][1] < settled for run in sound):
+        records = pd.concat([part.runs for part in mine], ignore_index=True)
+        complete = Part(
+            records[records["run_id"].isin(ids | sound)],
+            parquet.unite([part.metrics for part in mine]),
+            _unite_probes(mine, records)[0],
+        )
+        catalogue.write(folder, complete, stamps, looked)
+    return problems
+
+
+def _read_directories(found: list[RunPaths]) -> tuple[Part, set[str], list[Problem]]:
+    """All tables of these runs, the ids of the complete and sound ones, and what is wrong with others."""
+    records, problems = _records(found)
+    complete = [run for run, record in records if record["status"] in MEASURED]
+    metrics, bad = parquet.read({run.run_id: run.metrics for run in complete}, METRICS)
+    problems += _faults(complete, "metrics.parquet", bad)
+    files: dict[str, dict[str, Path]] = {}
+    for run in complete:
+        for path in sorted(run.probes.glob("*.parquet")) if run.probes.is_dir() else ():
+            files.setdefault(path.stem, {})[run.run_id] = path
+    probes: dict[str, pa.Table] = {}
+    faulty = set(bad)
+    for name, having in sorted(files.items()):
+        probes[name], bad = parquet.read(having, None)
+        problems += _faults(complete, f"probes/{name}.parquet", bad)
+        faulty |= set(bad)
+    runs = runs_table.frame((str(run.root), record) for run, record in records)
+    return Part(runs, metrics, probes), {run.run_id for run in complete} - faulty, problems
+
+
+def _unite_probes(parts: list[Part], runs: pd.DataFrame) -> tuple[dict[str, pa.Table], list[Problem]]:
+    """Every probe's rows from all parts, and which complete runs lack a table that others have."""
+    names = sorted({name for part in parts for name in part.probes})
+    complete = runs[runs["status"].isin([str(s) for s in MEASURED])]
+    tables: dict[str, pa.Table] = {}
+    problems: list[Problem] = []
+    for name in names:
+        pieces = [part.probes[name] for part in parts if name in part.probes]
+        try:
+            tables[name] = parquet.unite(pieces)
+        except pa.ArrowException as error:
+            tables[name] = pieces[0]
+            text = f"probes/{name}.parquet of some runs cannot be joined with the others: {error}"
+            problems.append(("", "damaged", text, ""))
+        having = set(tables[name].column("run_id").unique().to_pylist())
+        lacking = complete[~complete["run_id"].isin(having)]
+        problems += [
+            (run, "probe", f"has no table of probe '{name}'", path)
+            for run, path in zip(lacking["run_id"], lacking["path"], strict=True)
+        ]
+    return tables, problems
+
+
 def _records(found: list[RunPaths]) -> tuple[list[tuple[RunPaths, dict[str, object]]], list[Problem]]:
     records: list[tuple[RunPaths, dict[str, object]]] = []
     problems: list[Problem] = []
@@ -143,22 +235,6 @@ def _records(found: list[RunPaths]) -> tuple[list[tuple[RunPaths, dict[str, obje
     return records, problems
 
 
-def _probes(complete: list[RunPaths]) -> tuple[dict[str, pa.Table], list[Problem]]:
-    """All probe tables, and which runs lack one that others have."""
-    files: dict[str, dict[str, Path]] = {}
-    for run in complete:
-        for path in sorted(run.probes.glob("*.parquet")) if run.probes.is_dir() else ():
-            files.setdefault(path.stem, {})[run.run_id] = path
-    tables: dict[str, pa.Table] = {}
-    problems: list[Problem] = []
-    for name, having in sorted(files.items()):
-        tables[name], bad = parquet.read(having, None)
-        problems += _faults(complete, f"probes/{name}.parquet", bad)
-        lacking = [run for run in complete if run.run_id not in having]
-        problems += [(r.run_id, "probe", f"has no table of probe '{name}'", str(r.root)) for r in lacking]
-    return tables, problems
-
-
 def _faults(runs: list[RunPaths], what: str, bad: dict[str, str]) -> list[Problem]:
     kinds = {run: "missing" if fault == "is missing" else "damaged" for run, fault in bad.items()}
     return [
@@ -166,13 +242,12 @@ def _faults(runs: list[RunPaths], what: str, bad: dict[str, str]) -> list[Proble
     ]
 
 
-def _with_norm(table: pa.Table, norms: "pd.Series[str]") -> pd.DataFrame:
-    """Convert to pandas and put the run's norm, as a categorical, beside its id."""
-    frame = parquet.to_frame(table)
-    labels = frame["run_id"].cat.categories.map(norms.astype("str").to_dict())
-    kinds = pd.Index(sorted(set(norms.astype("str"))))
-    places = kinds.get_indexer(labels)
-    codes = places[frame["run_id"].cat.codes] if len(labels) else np.empty(0, int)
+def _with_norm(frame: pd.DataFrame, norms: "pd.Series[str]") -> pd.DataFrame:
+    """Put the run's norm, as a categorical, beside its id."""
+    labels = frame["run_id"].cat.categories.map(norms.to_dict())
+    kinds = pd.Index(sorted(set(norms)), dtype="str")
+    places = kinds.get_indexer(labels).astype(np.int16)
+    codes: NDArray[np.int16] = places[frame["run_id"].cat.codes] if len(labels) else np.empty(0, np.int16)
     column: Any = pd.Categorical.from_codes(codes, kinds)
     frame.insert(1, "norm", column)
     return frame

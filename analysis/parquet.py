@@ -1,11 +1,12 @@
 """Many Parquet files → one frame, by a single DuckDB query."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,12 +37,40 @@ def read(files: Mapping[str, Path], schema: pa.Schema | None) -> tuple[pa.Table,
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
-    """Convert an Arrow table, consuming it: columns move one by one, lists stay in Arrow's compact form."""
-    lists = {t: pd.ArrowDtype(t) for t in table.schema.types if pa.types.is_list(t)}
-    result: pd.DataFrame = table.to_pandas(
-        types_mapper=lists.get, split_blocks=True, self_destruct=True, strings_to_categorical=False
-    )
-    return result
+    """Convert an Arrow table, column by column, so that no more than one column is held twice.
+
+    Categories are sorted; rows are brought into their order by run (stable) unless they are so already. Lists
+    stay in Arrow's compact form; all other columns can be written to. The caller should keep no reference.
+    """
+    columns: dict[str, Any] = {}
+    order = None
+    while table.num_columns:
+        name, column = table.schema.names[0], table.column(0)
+        table = table.remove_column(0)
+        if pa.types.is_dictionary(column.type):
+            values: Any = _sorted_categorical(column)
+            if name == "run_id" and (np.diff(values.codes) < 0).any():
+                order = np.argsort(values.codes, kind="stable")
+        elif pa.types.is_list(column.type):
+            values = pd.array(column, dtype=pd.ArrowDtype(column.type))
+        else:
+            values = column.to_pandas().array
+            plain = values.to_numpy() if hasattr(values, "to_numpy") else values
+            if isinstance(plain, np.ndarray) and not plain.flags.writeable:
+                values = values.copy()
+        columns[name] = values if order is None else values.take(order)
+    return pd.DataFrame(columns, copy=False)
+
+
+def unite(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of all tables; a column that one lacks is null there. Types that do not unite raise."""
+    if len(tables) == 1:
+        return tables[0]
+    joined = pa.concat_tables(tables, promote_options="permissive")
+    for name in CATEGORIES:
+        if name in joined.schema.names:
+            joined = categorical(joined, name)
+    return joined
 
 
 def categorical(table: pa.Table, name: str) -> pa.Table:
@@ -109,3 +138,17 @@ def _fault(path: Path, schema: pa.Schema | None) -> str | None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _sorted_categorical(column: Any) -> pd.Categorical:
+    """A dictionary column as a categorical, its categories sorted."""
+    if column.num_chunks == 0:
+        return pd.Categorical([], categories=pd.Index([], dtype="str"))
+    column = column.unify_dictionaries()
+    names = pd.Index(column.chunk(0).dictionary.to_pylist(), dtype="str")
+    order = np.argsort(names.to_numpy(object), kind="stable")
+    place = np.full(len(names) + 1, -1, np.int16 if len(names) < 2**15 else np.int32)
+    place[order] = np.arange(len(names))
+    missing = len(names)  # its place is −1
+    indices = [c.indices.cast(pa.int32()).fill_null(missing).to_numpy() for c in column.chunks]
+    return pd.Categorical.from_codes(np.concatenate([place[i] for i in indices]), names[order])

@@ -55,12 +55,23 @@ DERIVED = ("sweeps", "setting", "path")
 
 
 def frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
-    """One row per (path, run.json), sorted by setting, norm, rate, seed and id; columns as declared above."""
+    """One row per (path, run.json); columns as declared above, categories still as text."""
     rows = [_row(path, record) for path, record in records]
     raw = pd.DataFrame(rows, columns=[*COLUMNS, *DERIVED], dtype=object)
     typed = raw.assign(**{name: _typed(raw[name], dtype) for name, (_, dtype) in COLUMNS.items()})
     typed = typed.assign(**{name: typed[name].astype("str") for name in DERIVED})
-    return typed.sort_values(["setting", "norm", "lr", "seed", "run_id"], ignore_index=True)
+    return typed
+
+
+def ordered(runs: pd.DataFrame) -> pd.DataFrame:
+    """Sort by setting, norm, rate, seed and id."""
+    return runs.sort_values(["setting", "norm", "lr", "seed", "run_id"], ignore_index=True)
+
+
+def categorised(runs: pd.DataFrame) -> pd.DataFrame:
+    """Hold the columns declared as categories as such."""
+    names = [name for name, (_, dtype) in COLUMNS.items() if dtype == "category"]
+    return runs.astype(dict.fromkeys(names, "category"))
 
 
 def setting(record: Mapping[str, Any]) -> str:
@@ -101,6 +112,4 @@ def _typed(column: "pd.Series[Any]", dtype: str) -> "pd.Series[Any]":
         return pd.to_numeric(column, errors="coerce").round().astype("Int64")
     if dtype == "boolean":
         return column.where(column.isin([True, False]), None).astype("boolean")
-    if dtype == "category":
-        return pd.Series(pd.Categorical(column.astype("str")), index=column.index)
     return column.map(lambda v: v if v is None or isinstance(v, str) else str(v)).astype("str")

@@ -16,6 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
 from analysis.select import DIVERGED, STUCK, TRAINED, norm_order
@@ -64,8 +65,6 @@ RC: Any = {
     "svg.hashsalt": "why-batchnorm",
     "figure.dpi": 100,
     "savefig.dpi": 200,
-    "savefig.bbox": "tight",
-    "savefig.pad_inches": 0.04,
 }
 
 
@@ -143,9 +142,22 @@ def log_axis(axes: Axes, axis: str, values: ArrayLike) -> int:
     showable = len(x) - hidden
     if showable:
         (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
+        which = axes.xaxis if axis == "x" else axes.yaxis
+        which.set_major_formatter(mpl.ticker.FuncFormatter(power_of_ten))
+        which.set_minor_locator(mpl.ticker.NullLocator())
     if hidden:
         note(axes, f"{hidden} of {len(x)} values not finite or not positive: not shown")
     return hidden
+
+
+def power_of_ten(value: float, position: int | None = None) -> str:
+    """Label a tick of a log axis, as 10³; plain Unicode, since parsing TeX costs more than drawing."""
+    exponent = round(np.log10(value)) if value > 0 else 0
+    if value <= 0 or not np.isclose(value, 10.0**exponent):
+        return f"{value:g}"
+    return (
+        "1" if exponent == 0 else "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    )
 
 
 def note(axes: Axes, text: str, *, y: float = 0.985) -> None:
@@ -193,8 +205,11 @@ def rate_ticks(axes: Axes, rates: Sequence[float]) -> None:
 def svg(figure: Figure) -> str:
     """Return the figure as SVG text: transparent, text as outlines, the same bytes for the same figure."""
     out = io.StringIO()
+    box = _fixed(figure)
     with styled():
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            out, format="svg", transparent=True, bbox_inches=box, metadata={"Date": None, "Creator": None}
+        )
     return out.getvalue()
 
 
@@ -204,6 +219,15 @@ def save(drawing: Drawing, folder: Path, name: str) -> str:
     text = svg(drawing.figure)
     (folder / f"{name}.svg").write_text(text)
     with styled():
-        drawing.figure.savefig(folder / f"{name}.png", facecolor="white")
+        drawing.figure.savefig(folder / f"{name}.png", facecolor="white", bbox_inches=_fixed(drawing.figure))
     drawing.data.to_csv(folder / f"{name}.csv", index=False)
     return text
+
+
+def _fixed(figure: Figure) -> Bbox:
+    """Lay the figure out, once, and return the box (inches) that holds all of it, legends included."""
+    with styled():
+        if figure.get_layout_engine() is not None:
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+        return figure.get_tightbbox().padded(0.05)
