@@ -6,6 +6,7 @@ record = execute(compose(["lr=0.1", "norm=bn"]))
 """
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -86,7 +87,7 @@ def quoted(value: Any) -> str:
     text = str(value)
     if text and all(c.isalnum() or c in "_-./" for c in text) and _reads_as_text(text):
         return text
-    return QuotedString(text=text, quote=Quote.single).with_quotes()
+    return QuotedString(text=text, quote=Quote.double).with_quotes()
 
 
 def explain(error: Exception) -> str:
@@ -127,7 +128,8 @@ def load_stored(path: str | Path) -> dict[str, Any]:
 def by_hydra(overrides: Sequence[str]) -> dict[str, Any]:
     """Compose one run by Hydra alone; returns nested plain values, interpolations resolved."""
     config = _load(overrides)
-    return _named(OmegaConf.to_container(config, resolve=True), config)
+    ours = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    return _named(OmegaConf.to_container(ours, resolve=True), config)
 
 
 def _compose(overrides: list[str], bases: dict[tuple[str, ...], RunConfig | None]) -> RunConfig:
@@ -219,9 +221,9 @@ def _checked(text: str) -> Override:
         key, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"'{text}' is not of the form setting=value") from error
+        advice = shlex.quote(f"{key}={quoted(value)}")
         raise ConfigError(
-            f"cannot read '{text}'. Quote a value that holds commas, quotes, brackets or the like: "
-            f"{key}=\"'{value}'\""
+            f"cannot read '{text}'. Quote a value that holds commas, quotes, '=' or the like: {advice}"
         ) from error
     if not override.is_hydra_override():
         _check_key(override, text)

@@ -82,10 +82,9 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
 
 def _check_buildable(plan: Plan, context: ForkServerContext) -> None:
     """Refuse the whole launch if one network cannot be built; the fork server has torch already."""
+    configs = validate.distinct([t.config for t in plan.todo])
     mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(
-        target=validate.report, args=([t.config for t in plan.todo], theirs), daemon=True
-    )
+    process = context.Process(target=validate.report, args=(configs, theirs), daemon=True)
     with _without_main():
         process.start()
     theirs.close()

@@ -1,0 +1,204 @@
+"""Command line → RunConfig: priorities, plain errors, quoting, the fast path against Hydra itself."""
+
+import random
+import shlex
+import shutil
+
+import pytest
+import yaml
+
+from study import compose as composing
+from study.compose import CONF, by_hydra, compose, compose_all, expand, quoted
+from study.config import RunConfig, from_mapping, to_mapping
+from study.describe import help_text, settings
+from study.errors import ConfigError
+from study.identity import run_id
+
+
+def test_config_yaml_repeats_the_frozen_defaults():
+    stated = yaml.safe_load((CONF / "config.yaml").read_text())
+    for key in ("lr", "seed", "epochs", "batch_size", "momentum", "runs_dir", "sweep"):
+        assert stated[key] == getattr(RunConfig(), key), key
+    assert float(stated["weight_decay"]) == RunConfig().weight_decay
+
+
+def test_scale_beats_config_yaml_and_the_command_line_beats_both():
+    assert compose([]).epochs == 15
+    assert compose(["scale=paper"]).epochs == 165
+    assert compose(["scale=paper", "epochs=3"]).epochs == 3
+    assert compose(["epochs=3", "scale=paper"]).epochs == 3
+
+
+def test_a_scale_chooses_groups_and_the_command_line_may_choose_others():
+    assert compose(["scale=paper"]).data.name == "cifar10"
+    assert compose(["scale=paper", "data=digits"]).data.name == "digits"
+    assert compose(["scale=smoke"]).model.depth == 8
+    assert compose(["scale=smoke", "model=resnet"]).model.depth == 110
+
+
+def test_an_experiment_beats_the_scale(tmp_path, monkeypatch):
+    conf = tmp_path / "conf"
+    shutil.copytree(CONF, conf)
+    (conf / "experiment").mkdir(exist_ok=True)
+    text = "# @package _global_\ndefaults:\n  - override /norm: none\nepochs: 7\nlr: 0.5\n"
+    (conf / "experiment" / "deep.yaml").write_text(text)
+    monkeypatch.setattr(composing, "CONF", conf)
+    _forget()
+    try:
+        run = compose(["experiment=deep", "lr=0.25"])
+    finally:
+        monkeypatch.undo()
+        _forget()
+    assert (run.epochs, run.norm.name, run.lr, run.experiment) == (7, "none", 0.25, "deep")
+    assert (run.scale, run.data.size) == ("laptop", 16)
+
+
+def _forget():
+    composing.groups.cache_clear()
+    composing._loader.cache_clear()
+    composing._checked.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("lrr=0.1", ["lrr", "Did you mean 'lr'?", "batch_size"]),
+        ("data.sise=8", ["data.sise", "Did you mean 'data.size'?"]),
+        ("norm=bnn", ["bnn", "'bn'", "none"]),
+        ("norm=None", ["norm=None", "norm=none"]),
+        ("norm=null", ["norm=null", "norm=none"]),
+        ("model=null", ["model=null", "resnet"]),
+        ("~norm", ["cannot be removed", "norm=none"]),
+        ("+lr=0.1", ["write lr=0.1"]),
+        ("lr=abc", ["lr='abc'", "a number"]),
+        ("lr=true", ["lr=True", "a number"]),
+        ("lr=null", ["lr=None", "a number"]),
+        ("lr=0", ["lr=0", "> 0"]),
+        ("lr=nan", ["lr=nan", "> 0"]),
+        ("seed=1.5", ["seed=1.5", "a whole number"]),
+        ("seed=-1", ["seed=-1", "≥ 0"]),
+        ("model.widths=16", ["model.widths=16", "a list"]),
+        ("precision=fp8", ["precision", "fp8", "bf16"]),
+        ("norm={name: bn}", ["norm"]),
+        ("lr=0.1,0.003", ["'lr=0.1,0.003'", "add -m"]),
+        ("norm=bn,none", ["add -m"]),
+        ("lr", ["'lr'", "setting=value"]),
+        ("lr=[0.1", ["cannot read", "Quote"]),
+        ("norm@model=bn", ["cannot be moved"]),
+        ("from=/no/such/config.yaml", ["/no/such/config.yaml", "no such file"]),
+    ],
+)
+def test_bad_input_is_one_plain_sentence(given, words):
+    with pytest.raises(ConfigError) as error:
+        compose([given])
+    text = str(error.value)
+    assert all(word in text for word in words), text
+    assert "Traceback" not in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("group", ["scale", "schedule", "probes", "tracker", "experiment"])
+def test_every_choice_composes(group):
+    for name in composing.groups().get(group, ()):
+        run = compose([f"{group}={name}"])
+        chosen = getattr(run, group)
+        assert name == (chosen if isinstance(chosen, str) else chosen.name)
+
+
+TEXTS = ["my runs", "a,b", "it's", 'say "x"', "x=y", "a/b:c", "100%", "[x]", "{y}", "\\", "a\\'b", "ends\\",
+         "", " ", "null", "1e5", "(a)", "~/runs", "µ", "$HOME", "a: b", "#", "-m", "\\\\'"]  # fmt: skip
+
+
+def test_any_text_survives_quoting():
+    given = [[f"data.root={quoted(text)}"] for text in TEXTS]
+    assert [run.data.root for run in compose_all(given)] == TEXTS
+    assert [run.data.root for run in compose_all(t for g in given for t in expand(g))] == TEXTS
+
+
+@pytest.mark.parametrize("text", [TEXTS[2], TEXTS[10], TEXTS[11]])
+def test_hydra_reads_quoted_text_the_same(text):
+    assert by_hydra([f"data.root={quoted(text)}"])["data"]["root"] == text
+
+
+def test_what_people_type_without_quotes():
+    assert compose(["runs_dir=/data/my-runs"]).runs_dir == "/data/my-runs"
+    assert compose(["runs_dir=my runs"]).runs_dir == "my runs"
+
+
+def test_the_advice_on_quoting_is_right():
+    with pytest.raises(ConfigError) as error:
+        compose(["data.root=a=b, c"])
+    _, advice = str(error.value).rsplit(": ", 1)
+    assert compose(shlex.split(advice)).data.root == "a=b, c"
+
+
+def test_equal_numbers_are_one_run_however_they_are_written():
+    ids = {run_id(compose([f"lr={x}"])) for x in ("1e-4", "0.0001", "1.0e-4", ".0001")}
+    assert len(ids) == 1
+    assert run_id(compose(["seed=3"])) == run_id(compose(["seed=3.0"]))
+
+
+def test_grid_order_and_size():
+    grid = expand(["lr=0.1,0.003", "norm=bn,none", "epochs=2"])
+    assert grid[0] == ["lr=0.1", "norm=bn", "epochs=2"]
+    assert grid[1] == ["lr=0.1", "norm=none", "epochs=2"]
+    assert len(grid) == 4
+    assert len(expand(["seed=range(0,5)"])) == 5
+
+
+def test_the_fast_path_equals_hydras_own_result():
+    draw = random.Random(0)
+    options = {
+        "lr": ["0.1", "1e-4", "3"],
+        "norm": ["bn", "none", "gn"],
+        "scale": ["smoke", "laptop", "paper"],
+        "model": ["resnet", "resnet8"],
+        "schedule": ["drops", "plateau"],
+        "schedule.milestones": ["[0.3]", "[0.2,0.9]"],
+        "norm.eps": ["1e-3"],
+        "data.size": ["8", "32"],
+        "sweep": ["'a, b'", "x"],
+        "data.root": [quoted("it's = \\ x")],
+        "norm.order": ["inf", "1"],
+        "rerun": ["true"],
+    }
+    trials = []
+    for _ in range(12):
+        names = draw.sample(list(options), draw.randint(1, 8))
+        trials.append([f"{n}={draw.choice(options[n])}" for n in names])
+    for overrides, fast in zip(trials, compose_all(trials), strict=True):
+        assert fast == composing._finish(by_hydra(overrides)), overrides
+
+
+def test_an_interpolation_is_resolved_against_the_final_values():
+    assert compose(["schedule.warm_start_lr=${lr}", "lr=0.25"]).schedule.warm_start_lr == 0.25
+
+
+def test_the_norm_is_named_by_its_switches():
+    assert compose(["norm=bn", "norm.center=false"]).norm == compose(["norm=bn_no_mean"]).norm
+
+
+def test_a_stored_run_is_repeated_and_single_values_win(tmp_path):
+    run = compose(["scale=smoke", "norm=none", "lr=0.3", "runs_dir=elsewhere", "sweep=s", "rerun=true"])
+    stored = tmp_path / "config.yaml"
+    stored.write_text(yaml.safe_dump(to_mapping(run)))
+    again = compose([f"from={stored}"])
+    assert run_id(again) == run_id(run)
+    assert (again.runs_dir, again.sweep, again.rerun) == ("runs", "", False)
+    assert compose([f"from={tmp_path}", "lr=0.2"]).lr == 0.2
+    assert [c.lr for c in compose_all(expand([f"from={stored}", "lr=0.1,0.2"]))] == [0.1, 0.2]
+    with pytest.raises(ConfigError, match="norm=bn"):
+        compose([f"from={stored}", "norm=bn"])
+
+
+def test_every_config_survives_its_own_yaml():
+    for overrides in (["norm.order=inf"], ["norm=bn_alternating"], ["lr=1e-5", "model=mlp"]):
+        run = compose(overrides)
+        assert from_mapping(yaml.safe_load(yaml.safe_dump(to_mapping(run)))) == run
+
+
+def test_help_describes_every_setting():
+    text = help_text()
+    for setting in settings().values():
+        assert f"  {setting.name}=" in text
+        assert len(setting.doc) > 10, setting.name
