@@ -1,0 +1,129 @@
+"""What a launch finds to do: duplicates, what is on disk, conflicts, costs; nothing is written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from study.config import RunConfig, with_values
+from study.errors import ConfigError
+from study.identity import run_id, scientific
+from study.launch import cost
+from study.launch.plan import differing, make_plan, mark
+from study.launch.table import label
+from study.paths import RunPaths
+from study.records import read_record, write_json
+from study.status import Status
+
+
+def config(tmp_path, **values):
+    return with_values(RunConfig(), {"runs_dir": str(tmp_path / "runs"), "epochs": 4} | values)
+
+
+def stored(run, status="finished", **entries):
+    """Write the record that `run` would have."""
+    paths = RunPaths(Path(run.runs_dir) / run_id(run))
+    paths.root.mkdir(parents=True)
+    record = {
+        "status": status,
+        "outcome": "trained" if status == "finished" else None,
+        "scientific": scientific(run),
+        "steps_done": 40,
+        "steps_total": 40,
+        "seconds": 20.0,
+        "sweeps": [],
+    }
+    write_json(paths.record, record | entries)
+    return paths
+
+
+def test_planning_writes_nothing_and_drops_duplicates(tmp_path):
+    runs = [config(tmp_path), config(tmp_path, lr=0.2), config(tmp_path, threads=2)]
+    plan = make_plan(runs)
+    assert [t.config.lr for t in plan.trials] == [0.1, 0.2]
+    assert plan.duplicates == 1
+    assert plan.counts() == {Status.WAITING: 2}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_runs_are_left_alone_and_others_are_not(tmp_path):
+    runs = [config(tmp_path, seed=i) for i in range(5)]
+    for run, status in zip(runs, ("finished", "running", "failed", "preempted"), strict=False):
+        stored(run, status, steps_done=10)
+    plan = make_plan(runs)
+    assert [t.status for t in plan.trials] == ["finished", "lost", "failed", "preempted", "waiting"]
+    assert [t.config.seed for t in plan.todo] == [1, 2, 3, 4]
+    assert plan.trials[1].share == 0.25
+    again = make_plan([with_values(runs[0], {"rerun": True})])
+    assert len(again.todo) == 1
+
+
+def test_another_config_under_the_same_id_is_refused(tmp_path):
+    run = config(tmp_path)
+    stored(run, scientific=scientific(run) | {"lr": 7})
+    with pytest.raises(ConfigError, match=run_id(run)):
+        make_plan([run])
+
+
+def test_a_non_finite_setting_is_recognised_when_read_back(tmp_path):
+    run = config(tmp_path, **{"norm.order": float("inf")})
+    stored(run)
+    assert make_plan([run]).todo == ()
+
+
+def test_finished_runs_are_marked_with_the_sweep_once(tmp_path):
+    run = config(tmp_path, sweep="second")
+    paths = stored(run, sweeps=["first"])
+    for _ in range(2):
+        mark(make_plan([run]).trials)
+    assert read_record(paths)["sweeps"] == ["first", "second"]
+
+
+def test_costs_come_from_runs_of_the_same_kind(tmp_path):
+    bare = {"norm.family": "none", "norm.name": "none"}
+    stored(config(tmp_path, seed=1), seconds=20.0)  # 5 s an epoch
+    stored(config(tmp_path, seed=2), seconds=28.0)
+    stored(config(tmp_path, seed=3), seconds=24.0)
+    stored(config(tmp_path, **bare), seconds=8.0)
+    stored(config(tmp_path, **{"model.depth": 20}), seconds=4.0)
+    stored(config(tmp_path, seed=4), status="failed", steps_done=2, seconds=100.0)  # too short to tell
+    measured = cost.measure([tmp_path / "runs"])
+    assert cost.remaining(config(tmp_path, lr=0.5), 0.0, measured) == pytest.approx(24.0)
+    assert cost.remaining(config(tmp_path, epochs=8), 0.5, measured) == pytest.approx(24.0)
+    assert cost.remaining(config(tmp_path, seed=9, **bare), 0.0, measured) == pytest.approx(8.0)
+    assert cost.remaining(config(tmp_path, **{"model.depth": 20}), 0.0, measured) == pytest.approx(4.0)
+    other_norm = config(tmp_path, **{"norm.family": "layer", "norm.name": "ln"})
+    assert cost.remaining(other_norm, 0.0, measured) == pytest.approx(22.0)  # median of 20, 28, 24, 8
+    assert cost.remaining(config(tmp_path, batch_size=16), 0.0, measured) is None
+
+
+def test_half_a_run_that_ended_early_is_not_taken_for_a_whole_one(tmp_path):
+    stored(config(tmp_path, seed=1), steps_done=10, steps_total=40, seconds=5.0)
+    measured = cost.measure([tmp_path / "runs"])
+    assert cost.remaining(config(tmp_path), 0.0, measured) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (7200, "2.0 h"), (200_000, "2.3 days")]
+)
+def test_durations(seconds, text):
+    assert cost.duration(seconds) == text
+
+
+def test_trials_are_labelled_by_what_differs(tmp_path):
+    bare = {"norm.family": "none", "norm.name": "none"}
+    runs = [config(tmp_path), config(tmp_path, lr=3e-3, **bare), config(tmp_path, seed=2)]
+    names = differing(runs)
+    assert [label(r, names) for r in runs] == [
+        "lr=0.1 norm=bn seed=0",
+        "lr=0.003 norm=none seed=0",
+        "lr=0.1 norm=bn seed=2",
+    ]
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    run = config(tmp_path)
+    paths = stored(run)
+    paths.record.write_text(json.dumps({"status": "finished"})[:-4])
+    with pytest.raises(Exception, match=r"run\.json cannot be read"):
+        make_plan([run])

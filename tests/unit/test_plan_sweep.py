@@ -1,0 +1,105 @@
+"""Sweep files: W&B's syntax in, the same grid as on the command line out."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from study import sweep
+from study.compose import compose_all, expand
+from study.errors import ConfigError
+from study.identity import run_id
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+
+
+def written(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_sweep_plans(path, tmp_path):
+    plan = sweep.plan_of(sweep.read_sweep(path), [f"runs_dir={tmp_path}"])
+    assert plan.trials
+    assert {t.config.sweep for t in plan.trials} == {path.stem}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quickstart_is_the_basic_grid(tmp_path):
+    read = sweep.read_sweep(SWEEPS / "quickstart.yaml")
+    found = {t.run_id for t in sweep.plan_of(read, [f"runs_dir={tmp_path}"]).trials}
+    grid = expand(["lr=0.1,0.003,0.0001", "norm=bn,none", "seed=0,1,2,3,4", "scale=laptop"])
+    assert found == {run_id(c) for c in compose_all(grid)}
+    assert len(found) == 30
+
+
+def test_values_keep_their_types_and_texts(tmp_path):
+    path = written(
+        tmp_path,
+        "method: grid\nparameters:\n  lr: {values: [1e-4, 3]}\n  model.widths: {value: [4, 8, 16]}\n"
+        '  data.root: {value: "it\'s, a=b"}\n  norm.order: {value: .inf}\n  rerun: {value: true}\n'
+        "  norm: {value: bn_linf}\n",
+    )
+    trials = [t.config for t in sweep.plan_of(sweep.read_sweep(path), []).trials]
+    assert [c.lr for c in trials] == [1e-4, 3.0]
+    assert trials[0].model.widths == (4, 8, 16)
+    assert trials[0].data.root == "it's, a=b"
+    assert trials[0].norm.order == float("inf")
+    assert trials[0].rerun is True
+    assert trials[0].sweep == "mine"
+
+
+def test_the_printed_command_is_the_same_grid(tmp_path):
+    path = written(tmp_path, 'method: grid\nparameters:\n  data.root: {value: "a b,c"}\n  seed: {value: 1}\n')
+    read = sweep.read_sweep(path)
+    words = shlex.split(read.command(["lr=0.1,0.2", "seed=2"]))
+    assert words[:4] == ["python", "-m", "study.run", "-m"]
+    mine = sweep.plan_of(read, ["lr=0.1,0.2", "seed=2"]).trials
+    assert [t.config for t in mine] == compose_all(expand(words[4:]))
+    assert {t.config.seed for t in mine} == {2}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("method: bayes\nparameters: {lr: {value: 1}}", "only 'grid'"),
+        ("method: grid", "parameters"),
+        ("method: grid\nparameters: {lr: {min: 0, max: 1}}", "value and values"),
+        ("method: grid\nparameters: {lr: {values: []}}", "must be a list"),
+        ("method: grid\nparameter: {}\nparameters: {}", "Did you mean 'parameters'"),
+        ("method: grid\nparameters: {lr: {value: 1}}\ncommand: [python, x.py]", "command must end in"),
+        ("method: [", "cannot be read"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, text, words):
+    with pytest.raises(ConfigError, match=words):
+        sweep.read_sweep(written(tmp_path, text))
+
+
+def test_unknown_settings_in_a_sweep_are_named(tmp_path, capsys):
+    path = written(tmp_path, "method: grid\nparameters: {lrr: {values: [1, 2]}}")
+    assert sweep.main(["plan", str(path)]) == 2
+    assert "Did you mean 'lr'?" in capsys.readouterr().err
+    assert sweep.main(["status", str(tmp_path / "no.yaml")]) == 2
+
+
+def test_status_exits_non_zero_if_any_trial_failed(tmp_path, capsys):
+    from study.records import write_json
+
+    path = written(tmp_path, "method: grid\nparameters: {scale: {value: smoke}, seed: {values: [0, 1]}}")
+    args = ["status", str(path), f"runs_dir={tmp_path / 'runs'}"]
+    assert sweep.main(args) == 0
+    assert "2 waiting" in capsys.readouterr().out
+    trial = sweep.plan_of(sweep.read_sweep(path), args[2:]).trials[0]
+    trial.paths.root.mkdir(parents=True)
+    record = {"status": "failed", "error": "ValueError: odd", "scientific": {}, "steps_done": 0}
+    from study.identity import scientific
+
+    write_json(trial.paths.record, record | {"scientific": scientific(trial.config), "sweeps": []})
+    assert sweep.main(args) == 1
+    printed = capsys.readouterr().out
+    assert "1 failed" in printed
+    assert "ValueError: odd" in printed
+    assert str(trial.paths.log) in printed

@@ -1,0 +1,167 @@
+"""`python -m study.runs`: finds, compares, sizes and tidies; never removes what is needed or alive."""
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from study import ownership, runs
+from study.config import RunConfig, to_mapping, with_values
+from study.identity import run_id, scientific
+from study.paths import RunPaths
+from study.records import METRICS, write_json
+
+
+def make(folder, status="finished", accuracies=(0.2, 0.9, 0.8), **values):
+    run = with_values(RunConfig(), {"runs_dir": str(folder)} | values)
+    paths = RunPaths(folder / run_id(run))
+    paths.root.mkdir(parents=True)
+    paths.config.write_text(yaml.safe_dump(to_mapping(run)))
+    record = {
+        "status": status, "outcome": "trained" if status == "finished" else None, "norm": run.norm.name,
+        "lr": run.lr, "seed": run.seed, "scientific": scientific(run), "sweeps": ["grid"], "chance": 0.1,
+        "seconds": 61.0, "steps_done": 30, "steps_total": 30,
+        "error": "ValueError: odd" if status == "failed" else None,
+    }  # fmt: skip
+    write_json(paths.record, record)
+    rows = [
+        {"step": 10 * (i + 1), "epoch": i + 1, "split": "test", "accuracy": a, "n": 100, "loss": 1.0}
+        for i, a in enumerate(accuracies)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, METRICS), paths.metrics)
+    return paths
+
+
+def command(folder, *args):
+    return runs.main([*args, "--runs", str(folder)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs"
+
+
+def test_list_filters_by_value(folder, capsys):
+    bare = {"norm.family": "none", "norm.name": "none"}
+    make(folder, lr=0.1)
+    make(folder, lr=1e-4, **bare)
+    make(folder, lr=0.1, status="failed", seed=3)
+    assert [r.record["seed"] for r in runs.find(folder, ["lr=1e-1", "seed=3"])] == [3]
+    assert len(runs.find(folder, ["norm=bn"])) == 2
+    assert len(runs.find(folder, ["norm=bn,none", "status=finished"])) == 2
+    assert len(runs.find(folder, ["norm.family=none", "sweep=grid"])) == 1
+    assert len(runs.find(folder, ["epochs=165"])) == 3
+    assert command(folder, "list", "norm=none") == 0
+    printed = capsys.readouterr().out
+    assert "90.0%" in printed
+    assert "80.0%" in printed
+    assert "1 runs" in printed
+    assert command(folder, "list", "nrm=bn") == 2
+    assert "Did you mean 'norm'?" in capsys.readouterr().err
+
+
+def test_a_run_stuck_at_chance_is_called_that(folder, capsys):
+    make(folder, accuracies=(0.3, 0.11))
+    command(folder, "list")
+    assert "stuck at chance" in capsys.readouterr().out
+
+
+def test_a_damaged_run_is_listed_by_name(folder, capsys):
+    paths = make(folder)
+    paths.record.write_text("{")
+    assert command(folder, "list", "lr=7") == 1
+    printed = capsys.readouterr().out
+    assert paths.run_id in printed
+    assert "damaged" in printed
+
+
+def test_show_by_the_beginning_of_an_id(folder, capsys):
+    paths = make(folder, lr=0.25)
+    assert command(folder, "show", "digits-resnet110-bn-lr0.25") == 0
+    printed = capsys.readouterr().out
+    assert "lr=0.25" in printed
+    assert "epochs=165" not in printed
+    assert "metrics.parquet" in printed
+    make(folder, lr=0.25, seed=1)
+    assert command(folder, "show", "digits-resnet110-bn-lr0.25") == 2
+    assert command(folder, "show", str(paths.root)) == 0
+    assert command(folder, "show", "nothing") == 2
+
+
+def test_diff_names_the_settings_that_differ(folder, capsys):
+    a, b = make(folder, lr=0.25), make(folder, lr=0.5, batch_size=64)
+    assert command(folder, "diff", a.run_id, b.run_id) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["lr: 0.25 | 0.5", "batch_size: 128 | 64"]
+    command(folder, "diff", a.run_id, a.run_id)
+    assert capsys.readouterr().out == "no difference\n"
+
+
+def test_a_copied_folder_keeps_working(folder, tmp_path):
+    make(folder)
+    moved = tmp_path / "another place"
+    folder.rename(moved)
+    (found,) = runs.find(moved)
+    assert runs.stored_settings(found.paths)["lr"] == 0.1
+
+
+def litter(paths):
+    (paths.root / ".run.json.0123456789ab.tmp").write_text("x")
+    paths.parts.mkdir()
+    (paths.parts / "metrics-000000010-000000.parquet").write_text("x")
+    paths.checkpoint.write_text("x")
+
+
+def test_clean_shows_first_and_removes_only_leftovers(folder, capsys):
+    finished, failed = make(folder), make(folder, status="failed", seed=1)
+    kept = {p.name for p in finished.root.iterdir()}
+    litter(finished)
+    litter(failed)
+    assert command(folder, "clean") == 0
+    assert "--yes removes them" in capsys.readouterr().out
+    assert finished.checkpoint.exists()
+    assert command(folder, "clean", "--yes") == 0
+    assert {p.name for p in finished.root.iterdir()} == kept
+    assert failed.checkpoint.exists()  # a failed run can go on from here
+    assert failed.parts.exists()
+    assert not list(failed.root.glob(".*.tmp"))
+
+
+def test_clean_removes_whole_runs_only_when_asked_by_status(folder):
+    finished, failed = make(folder), make(folder, status="failed", seed=1)
+    command(folder, "clean", "--failed", "--yes")
+    assert finished.root.exists()
+    assert not failed.root.exists()
+    command(folder, "clean", "--finished", "--yes", "lr=0.3")
+    assert finished.root.exists()
+    command(folder, "clean", "--finished", "--yes", "lr=0.1")
+    assert list(folder.iterdir()) == []
+
+
+def test_clean_leaves_a_live_owners_run_alone(folder):
+    paths = make(folder)
+    litter(paths)
+    with ownership.claim(paths):
+        command(folder, "clean", "--yes", "--finished")
+        assert paths.checkpoint.exists()
+
+
+def test_clean_removes_the_claim_of_a_dead_process(folder):
+    paths = make(folder, status="running")
+    code = (
+        "import os, sys; from pathlib import Path; from study.ownership import claim; "
+        "from study.paths import RunPaths; c = claim(RunPaths(Path(sys.argv[1]))); c.__enter__(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(paths.root)], check=True)
+    assert runs.look(paths).status == "lost"
+    assert list(paths.root.glob("owner.*"))
+    command(folder, "clean", "--yes")
+    assert not list(paths.root.glob("owner.*"))
+    assert runs.look(paths).status == "lost"
+
+
+def test_importing_runs_needs_no_torch():
+    code = "import sys, study.runs, study.sweep, study.launch.local; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
