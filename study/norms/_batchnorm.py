@@ -37,6 +37,7 @@ from torch.nn import functional as F
 
 from study.config import NormConfig
 from study.norms._statistics import channel_affine, moments
+from study.norms._virtual import VirtualBatches
 from study.norms.base import require_several
 
 
@@ -138,14 +139,16 @@ class BatchNorm(nn.Module):
 
     def _current(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalise by this batch (or its virtual batches); return y, and what the averages should take."""
-        ghost = self.config.source == "ghost" and len(x) > self.config.ghost_size
-        parts = torch.split(x, self.config.ghost_size) if ghost else (x,)
+        size = self.config.ghost_size if self.config.source == "ghost" else len(x)
+        parts = torch.split(x, size) if size < len(x) else (x,)
         means = self.running_mean.new_zeros(len(parts), x.shape[1])
         variances = torch.ones_like(means)
+        if self.fused and len(parts) > 1 and x.is_cpu and x.dtype == means.dtype:
+            require_several(parts[-1].numel() // x.shape[1], self.site)
+            y = VirtualBatches.apply(x, self.weight, self.bias, means, variances, size, self.eps)
+            return y, means.mean(0), variances.mean(0)
         out = [self._by_batch(p, m, v, 1.0) for p, m, v in zip(parts, means, variances, strict=True)]
-        if not ghost:
-            return out[0], means[0], variances[0]
-        return torch.cat(out), means.mean(0), variances.mean(0)
+        return (torch.cat(out) if len(out) > 1 else out[0]), means.mean(0), variances.mean(0)
 
     def _by_batch(self, x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> Tensor:
         """Normalise by the statistics of all of x, and let the two averages take them, in place."""

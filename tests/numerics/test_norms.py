@@ -124,6 +124,28 @@ def test_virtual_batches(order, center, detach, channels_last, n):
     torch.testing.assert_close(module.norm.running_var, 0.9 + 0.1 * sum(p[2] for p in parts) / len(parts))
 
 
+@pytest.mark.parametrize("affine", list(itertools.product((True, False), repeat=2)))
+def test_virtual_batches_in_place_are_the_concatenated_ones(affine):
+    """The CPU's fused path against torch.cat of F.batch_norm, second derivatives included."""
+    module = build(source="ghost", ghost_size=2, gamma=affine[0], beta=affine[1])
+    for channels_last in (True, False):
+        x, dy = data(channels_last=channels_last)
+        norm, zero, one = module.norm, torch.zeros(C).double(), torch.ones(C).double()
+        results = []
+        for y in (
+            module(x),
+            torch.cat(
+                [F.batch_norm(p, zero, one, norm.weight, norm.bias, True, 0.0, 1e-5) for p in x.split(2)]
+            ),
+        ):
+            first = torch.autograd.grad(y, [x, *module.parameters()], dy, create_graph=True)
+            second = torch.autograd.grad(first[0].square().sum(), x)
+            results.append([y, *first, *second])
+        assert torch.equal(results[0][0], results[1][0])
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+
+
 @pytest.mark.parametrize("shape", [(2, C, 1, 1), (4, C, 3, 5), (3, C)])
 @pytest.mark.parametrize("affine", [True, False])
 def test_defaults_are_the_frameworks(shape, affine):
