@@ -22,6 +22,7 @@ from study.norms.base import Normed
 from study.probes._histogram import histogram
 from study.probes._moments import first_two, moments
 
+GRADIENTS = ("output_grad", "weight_grad")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 What = Literal["input", "output", "site", "output_grad", "weight_grad", "parameter_grads", "graph"]
@@ -84,7 +85,7 @@ class Capture:
     def pairs(self, layer: str) -> list[tuple[Tensor, Tensor]]:
         """Return (input, output gradient) of every call of a layer, fp32 or better."""
         inputs, grads = self.get("input", layer), self.get("output_grad", layer)
-        return [(_at_least_fp32(i), _at_least_fp32(g)) for i, g in zip(inputs, grads, strict=True)]
+        return [(at_least_fp32(i), at_least_fp32(g)) for i, g in zip(inputs, grads, strict=True)]
 
     def loss(self) -> Tensor:
         """Return the batch's mean cross-entropy, nats."""
@@ -99,7 +100,7 @@ class Capture:
 
     def finish_step(self, wants: Sequence[Want], scale: float) -> None:
         """Take the gradients that the training step's own backward pass left, without the loss's factor."""
-        for values in (v for w, v in self.values.items() if w.what in ("output_grad", "weight_grad")):
+        for values in (v for w, v in self.values.items() if w.what in GRADIENTS):
             values[:] = [_unscaled(v, scale) for v in values]
         for want in wants:
             if want.what == "weight_grad" and not self.values[want]:
@@ -127,7 +128,7 @@ def own_pass(network: Network, wants: Sequence[Want], capture: Capture, scale: f
         with instrumented(network, wants, capture, edges=True):
             logits = forward(network, capture.images, capture.run)
         if gradients and not capture.error:
-            loss = F.cross_entropy(logits.float(), capture.labels) * scale
+            loss = F.cross_entropy(at_least_fp32(logits), capture.labels) * scale
             _take_gradients(loss, network, wants, capture, scale)
         if "graph" in kinds:
             capture.graph = (logits, _weight_edges(network, wants, capture))
@@ -226,7 +227,7 @@ def _take(want: Want, inputs: tuple[Any, ...], output: Tensor, capture: Capture,
 
 def _logits_hook(capture: Capture) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        capture.logits = output.detach().float()
+        capture.logits = at_least_fp32(output.detach())
 
     return hook
 
@@ -258,9 +259,7 @@ def _take_gradients(
         destination.append(_unscaled(grad, scale))
 
 
-def _weight_edges(
-    network: Network, wants: Sequence[Want], capture: Capture
-) -> dict[str, list[GradientEdge]]:
+def _weight_edges(network: Network, wants: Sequence[Want], capture: Capture) -> dict[str, list[GradientEdge]]:
     found = {}
     for want in (w for w in wants if w.what == "graph"):
         plain = _plain_weight(layer_of(network, want.layer))
@@ -276,5 +275,6 @@ def _unscaled(grad: Tensor, scale: float) -> Tensor:
     return grad.detach() if scale == 1.0 else grad.detach() / scale
 
 
-def _at_least_fp32(x: Tensor) -> Tensor:
+def at_least_fp32(x: Tensor) -> Tensor:
+    """Return half-precision values as fp32."""
     return x if x.dtype == torch.float64 else x.float()

@@ -65,7 +65,9 @@ class _Layout:
 
     def spread(self, vector: Tensor) -> Tensor:
         """Return a per-channel vector (C) in a shape that broadcasts against a chunk."""
-        return vector[:, None] if self.values.dim() == 3 else vector.repeat(self.values.shape[1] // len(vector))
+        return (
+            vector[:, None] if self.values.dim() == 3 else vector.repeat(self.values.shape[1] // len(vector))
+        )
 
     def total(self, chunk: Tensor) -> Tensor:
         """Return the sums by channel (C, float64) of a chunk."""
@@ -93,9 +95,7 @@ def moments(x: Tensor) -> Moments:
     variance = (m2 - m1**2).clamp_min_(0)
     third = m3 - 3 * m1 * m2 + 2 * m1**3
     fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
-    return Moments(
-        layout.n, mean, variance, third / variance**1.5, fourth / variance**2, zeros, nonfinite
-    )
+    return Moments(layout.n, mean, variance, third / variance**1.5, fourth / variance**2, zeros, nonfinite)
 
 
 def first_two(x: Tensor) -> FirstTwo:

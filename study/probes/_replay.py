@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from study.probes._capture import Capture, Want, forward, own_pass
+from study.probes._capture import Capture, Want, at_least_fp32, forward, own_pass
 from study.probes._state import NetworkState
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Replay:
         """Return the batch's mean loss with the weights as they are, by one forward pass."""
         self._start()
         with torch.no_grad():
-            logits = forward(self.network, self.capture.images, self.run).float()
+            logits = at_least_fp32(forward(self.network, self.capture.images, self.run))
             return float(F.cross_entropy(logits, self.capture.labels))
 
     def restore(self) -> None:

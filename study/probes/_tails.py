@@ -21,7 +21,7 @@ class Hill(NamedTuple):
     k: int
     """Values beyond the threshold."""
     threshold: float
-    index: float
+    tail_index: float
     """Hill's estimate of α in P(|x − median| > t) ~ t^−α; small is heavy."""
     low: float
     high: float
@@ -88,5 +88,8 @@ def compare(values: Floats) -> TailTest | None:
     tail = deviations(values)[: found.k + 1] / found.threshold
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), np.errstate(all="ignore"):
         fit = powerlaw.Fit(tail, xmin=1.0, verbose=False)
-        ratios = [fit.distribution_compare("power_law", x, normalized_ratio=True) for x in ("exponential", "lognormal")]
+        ratios = [
+            fit.distribution_compare("power_law", x, normalized_ratio=True)
+            for x in ("exponential", "lognormal")
+        ]
     return TailTest(*(float(x) for pair in ratios for x in pair))

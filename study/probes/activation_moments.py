@@ -10,11 +10,11 @@ import pyarrow as pa
 import torch
 
 from study.config import ProbesConfig
+from study.data.batches import noise_batch
 from study.models.base import Network
 from study.probes._capture import Capture, Want
 from study.probes._layers import floats
 from study.probes._replay import Replay
-from study.seeding import generator
 
 SCHEDULE = "init"
 PASSES = "one forward pass on probes.noise_images noise images, at init and final"
@@ -46,8 +46,8 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
     rows = moment_rows(capture, wants, "data")
     n = capture.options.noise_images
     if n and capture.when in ("init", "final"):
-        draw = generator(capture.run.seed, "noise images")
-        noise = torch.randn(n, *capture.images.shape[1:], generator=draw).to(capture.images.device)
+        like = capture.images[:1].expand(n, -1, -1, -1).contiguous(memory_format=torch.channels_last)
+        noise = noise_batch(like, capture.run.seed, 0)
         rows += moment_rows(replay.forward(wants, noise), wants, "noise")
     return rows
 

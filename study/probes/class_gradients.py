@@ -58,7 +58,9 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
         kernels = replay.vjp(chosen, masked(gradient, capture.labels, by))
         for name in chosen:
             for c in range(classes):
-                rows.append({"layer": name, "by": by, "class": c, "count": counts[c], **_row(kernels[name][c])})
+                rows.append(
+                    {"layer": name, "by": by, "class": c, "count": counts[c], **_row(kernels[name][c])}
+                )
     return rows
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from torch import Tensor
 
 from study.config import ProbesConfig
@@ -40,7 +39,7 @@ SCHEMA = pa.schema(
         # Hill's tail index about the median, on probes.tail_layers (study/probes/_tails.py)
         ("k", pa.int64()),
         ("threshold", pa.float64()),
-        ("index", pa.float64()),
+        ("tail_index", pa.float64()),
         ("low", pa.float64()),
         ("high", pa.float64()),
         ("heavy", pa.bool_()),

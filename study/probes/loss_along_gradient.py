@@ -60,7 +60,9 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
             "past_1000": first_past(alphas, ratios, 1000.0),
             "best_alpha": alphas[best] if improves else None,
             "best_ratio": ratios[best] if improves else None,
-            "gradient_norm": math.sqrt(sum(float(g.double().square().sum()) for g in capture.parameter_grads)),
+            "gradient_norm": math.sqrt(
+                sum(float(g.double().square().sum()) for g in capture.parameter_grads)
+            ),
             "nonfinite": sum(not math.isfinite(x) for x in losses),
         }
     ]

@@ -1,0 +1,261 @@
+"""The engine leaves no trace: probes on ≡ probes off, to the bit, also when a probe fails half-way."""
+
+import gc
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from study.config import ModelConfig, ProbesConfig, RunConfig
+from study.errors import ConfigError, StudyError
+from study.models.base import Builder, Network
+from study.norms.base import build_norm
+from study.probes import base
+from study.probes._layers import layer_at
+from tests import probing
+from tests.probing import MODELS, NORMS, PROBES, config, everywhere, hooks, image_set, same, train
+
+KINDS = ("bn", "none", "ln", "wn", "ws", "bn_alternating", "bn_running", "none_noisy")
+PAIRS = [("resnet", n) for n in KINDS] + [(m, "bn") for m in ("plain", "mlp", "preact_resnet")]
+REST = [p for p in itertools.product(MODELS, NORMS) if p not in PAIRS]
+
+
+def check_no_trace(model: str, norm: str, probes: ProbesConfig, **fields: object) -> probing.Trace:
+    sets = image_set(model)
+    try:
+        off = train(config(model, norm, **fields), sets)
+    except (ConfigError, StudyError):
+        pytest.skip("this norm refuses this network")
+    on = train(config(model, norm, probes=probes, **fields), sets)
+    assert on.failures == []
+    assert on.losses == off.losses or not all(x == x for x in off.losses)
+    assert same(on.state, off.state)
+    assert on.state["hooks"] == off.state["hooks"]
+    return on
+
+
+@pytest.mark.parametrize(("model", "norm"), PAIRS)
+def test_all_probes_leave_no_trace(model: str, norm: str) -> None:
+    on = check_no_trace(model, norm, everywhere())
+    assert set(on.tables) == set(PROBES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "norm"), REST)
+def test_all_probes_leave_no_trace_everywhere(model: str, norm: str) -> None:
+    check_no_trace(model, norm, everywhere())
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_each_probe_alone_leaves_no_trace(probe: str) -> None:
+    on = check_no_trace("resnet", "bn_noisy", everywhere([probe]))
+    whens = [table["when"][0].as_py() for table in on.tables[probe]]
+    assert whens == ["init", "first", "divergence", "epoch_end", "final"]
+    for table in on.tables[probe]:
+        assert table.schema == base.schema(probe)
+        assert table.num_rows > 0
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_no_trace_in_half_precision(precision: str) -> None:
+    check_no_trace("resnet", "bn", everywhere(), precision=precision)
+
+
+def test_nothing_due_is_free() -> None:
+    sets = image_set()
+    run = config(probes=ProbesConfig(measure=("logit_gradients@every:7",)))
+    network = probing.network_of(run, sets)
+    trace = probing.Trace()
+    engine = probing.engine_of(run, network, sets, trace)
+    images, labels = engine.probe_batch()
+    with engine.step(3, 0, images, labels):
+        assert hooks(network) == hooks(probing.network_of(run, sets))
+        network(images)
+    assert trace.tables == {}
+
+
+@pytest.mark.parametrize("where", ["captures", "hook", "measure", "table"])
+@pytest.mark.parametrize("schedule", ["init", "first:1", "epoch_end"])
+def test_a_probe_that_fails_half_way(where: str, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = base.load("loss_along_gradient")
+    sets = image_set()
+    off = train(config(), sets)
+
+    def broken(*args: object) -> object:
+        raise RuntimeError("half-way")
+
+    if where == "captures":
+        monkeypatch.setattr(probe, "captures", broken)
+    elif where == "hook":
+        monkeypatch.setitem(probing_reductions(), "moments", broken)
+        probe = base.load("activation_moments")
+    elif where == "measure":
+        monkeypatch.setattr("study.probes._replay.Replay.loss", broken)  # the weights are shifted by then
+    else:
+        monkeypatch.setattr(probe, "measure", lambda capture, replay: [{"alpha": "not a list"}])
+    name = probe.__name__.rpartition(".")[2]
+    measure = (f"{name}@{schedule}", f"logit_gradients@{schedule}")
+    on = train(config(probes=ProbesConfig(measure=measure, alpha_points=3)), sets)
+    assert name in {n for n, _, _ in on.failures}
+    assert where == "hook" or "logit_gradients" in on.tables  # the others still measure
+    assert "half-way" in on.failures[0][2] or where == "table"
+    assert same(on.state, off.state)
+    assert on.losses == off.losses
+
+
+def probing_reductions() -> dict[str, object]:
+    from study.probes._capture import REDUCTIONS
+
+    return REDUCTIONS  # type: ignore[return-value]
+
+
+def test_an_interrupted_pass_leaves_no_hook() -> None:
+    sets = image_set()
+    run = config(probes=ProbesConfig(measure=("gradient_agreement@every:1",)))
+    network = probing.network_of(run, sets)
+    engine = probing.engine_of(run, network, sets, probing.Trace())
+    before = hooks(network)
+    with pytest.raises(KeyboardInterrupt), engine.step(0, 0, *engine.probe_batch()):
+        assert hooks(network) > before
+        raise KeyboardInterrupt
+    assert hooks(network) == before
+
+
+def test_schedules() -> None:
+    found = base.parse(["logit_gradients", "gradient_tails@first:7", "gradient_tails@every:50"])
+    assert found == [
+        base.Due("logit_gradients", "init"),
+        base.Due("gradient_tails", "first", 7),
+        base.Due("gradient_tails", "every", 50),
+    ]
+    assert [s for s in range(120) if found[1].at_step(s)] == list(range(7))
+    assert [s for s in range(120) if found[2].at_step(s)] == [0, 50, 100]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["gradient_tail@init", "gradient_tails@sometimes", "gradient_tails@every:0", "gradient_tails@init:3"],
+)
+def test_bad_schedules_are_refused(entry: str) -> None:
+    with pytest.raises(ConfigError, match=r"gradient_tails|valid schedule"):
+        base.parse([entry])
+
+
+def test_training_and_own_pass_agree() -> None:
+    """The compiled run's own eager pass and the training step's own pass measure the same thing."""
+    sets, probes = image_set(), everywhere()
+    watched = train(config(probes=probes), sets, steps=1)
+    run = config(probes=probes)
+    network = probing.network_of(run, sets)
+    trace = probing.Trace()
+    engine = probing.engine_of(
+        RunConfig(**{**vars(run), "compile": True}),
+        network,
+        sets,
+        trace,  # the pass is never watched
+    )
+    torch.manual_seed(5)
+    order = torch.randperm(len(sets.train))[: run.batch_size]
+    images = ((sets.train.images[order].float() / 255 - 0.5) / 0.25).contiguous(
+        memory_format=torch.channels_last
+    )
+    with engine.step(0, 0, images, sets.train.labels[order]):
+        pass
+    assert trace.failures == []
+    for name in PROBES:
+        if name in ("update_path",):  # without an optimiser its first step has no momentum; the same here
+            continue
+        first = [r for r in watched.rows(name) if r["when"] == "first"]
+        assert_close(first, trace.rows(name))
+
+
+def assert_close(a: object, b: object, path: str = "") -> None:
+    if isinstance(a, dict) and isinstance(b, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_close(a[key], b[key], f"{path}.{key}")
+    elif isinstance(a, list) and isinstance(b, list):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_close(x, y, f"{path}[{i}]")
+    elif isinstance(a, float):
+        assert b == pytest.approx(a, rel=2e-3, abs=1e-5, nan_ok=True), path
+    else:
+        assert a == b, path
+
+
+def test_memory_stays_flat() -> None:
+    measure = tuple(f"{n}@every:1" for n in ("activation_moments", "gradient_agreement", "class_gradients"))
+    run = config("mlp", probes=ProbesConfig(measure=measure))
+    sets = image_set("mlp")
+    network = probing.network_of(run, sets)
+    trace = probing.Trace()
+    engine = probing.engine_of(run, network, sets, trace)
+    batch = engine.probe_batch()
+    tensors = []
+    for step in range(200):
+        with engine.step(step, 0, *batch):
+            nn.functional.cross_entropy(network(batch[0]), batch[1]).backward()
+        network.zero_grad(set_to_none=True)
+        trace.tables.clear()
+        if step % 50 == 49:
+            gc.collect()
+            tensors.append(sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects()))
+    assert trace.failures == []
+    assert tensors == tensors[:1] * 4
+
+
+class Twice(Network):
+    """One convolution applied twice, changed in place both times."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__()
+        self.stem = builder.conv("stem", 1, "stem", 3, 8)
+        self.shared = builder.conv("block1.conv1", 2, "inner", 8, 8)
+        self.classifier = builder.classifier(3, 8, probing.CLASSES)
+        builder.finish(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x).relu_()
+        x = self.shared(x).relu_()
+        x = self.shared(x).mul_(0.5).relu_()
+        return self.classifier(x.mean((2, 3)))
+
+
+def test_modules_called_twice_and_changed_in_place() -> None:
+    sets = image_set()
+    probes = ProbesConfig(
+        measure=("activation_moments@first:1", "gradient_agreement@first:1", "class_gradients@first:1"),
+        agreement_layers=(50,),
+        class_layers=(50,),
+    )
+    run = config(norm="none", probes=probes)
+    torch.manual_seed(0)
+    network = Twice(Builder(build_norm(run.norm), ModelConfig())).train()
+    trace = train(run, sets, steps=1, network=network)
+    assert trace.failures == []
+    rows = [r for r in trace.rows("activation_moments") if r["layer"] == "block1.conv1"]
+    assert [(r["side"], r["call"]) for r in rows] == [
+        ("input", 0), ("input", 1), ("output", 0), ("output", 1)
+    ]  # fmt: skip
+    outputs = [r["mean"] for r in rows if r["side"] == "output"]
+    assert any(m < 0 for m in outputs[0])  # before the in-place ReLU
+    assert outputs[0] != outputs[1]
+    agreement = trace.rows("gradient_agreement")[0]
+    total = sum(torch.tensor(r["gradient"]) for r in trace.rows("class_gradients"))
+    torch.testing.assert_close(total, torch.tensor(agreement["gradient"]), rtol=1e-3, atol=1e-6)
+
+
+def test_layer_numbers_of_the_paper() -> None:
+    run = RunConfig(model=ModelConfig(depth=110, widths=(2, 2, 2)))
+    from study.models.base import build_network
+
+    deep = build_network(run, (3, 8, 8), 10)
+    for number in (1, 2, 18, 52, 54, 55, 90, 109, 110):
+        assert layer_at(deep, number).number == number
+    shallow = build_network(RunConfig(model=ModelConfig(depth=20, widths=(2, 2, 2))), (3, 8, 8), 10)
+    assert layer_at(shallow, 110).name == "classifier"
+    assert layer_at(shallow, 1).name == "stem"
+    assert layer_at(shallow, 54).site.kind == "inner"  # type: ignore[union-attr]
+    assert abs((layer_at(shallow, 54).number or 0) - 10) <= 1
