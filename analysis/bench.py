@@ -1,4 +1,4 @@
-"""`python -m analysis.bench`: how fast the loader is, against one CSV per run read and concatenated by pandas.
+"""`python -m analysis.bench`: how fast the loader is, against reading one CSV per run with pandas.
 
 Everything runs in one process on the same rows: 2,000 runs of 200 rows. Times are the best of several
 alternating rounds; every ratio is printed with the bound it must keep, and the exit code says whether all do.
@@ -128,8 +128,8 @@ def _memory(folder: Path, n_runs: int) -> bool:
         met = ratio <= MEMORY_AT_MOST
         kept &= met or name == "making the catalogue"
         print(
-            f"memory, {n_runs} runs, {name}: peak {peak / 1e6:.0f} MB above the start, frames {size / 1e6:.0f} MB: "
-            f"{ratio:.2f} times (at most {MEMORY_AT_MOST:g}) {'ok' if met else 'MISSED'}"
+            f"memory, {n_runs} runs, {name}: peak {peak / 1e6:.0f} MB above the start, frames "
+            f"{size / 1e6:.0f} MB: {ratio:.2f} times (at most {MEMORY_AT_MOST:g}) {'ok' if met else 'MISSED'}"
         )
         del frames
     return kept

@@ -43,20 +43,24 @@ class Part:
     probes: dict[str, pa.Table] = field(default_factory=dict)
 
 
-def stamp(run: RunPaths) -> tuple[str, int]:
-    """What changes when any table or the record of a run does, and the newest change's time (ns).
+_EXAMPLE = RunPaths(Path())
+_TABLES = (_EXAMPLE.record.name, _EXAMPLE.metrics.name)
+
+
+def stamp(root: str) -> tuple[str, int]:
+    """What changes when any table or the record of the run in `root` does, and the newest change's time (ns).
 
     Inode, size, modification and change time of run.json, metrics.parquet and each probe table. The study
     replaces files by renaming, so a change always brings a new inode or a new change time.
     """
     seen: list[tuple[str | int, ...]] = []
     newest = 0
-    for path in (os.fspath(run.record), os.fspath(run.metrics)):
+    for name in _TABLES:
         with contextlib.suppress(OSError):
-            found = os.stat(path)
+            found = os.stat(f"{root}{os.sep}{name}")
             seen.append((found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
             newest = max(newest, found.st_ctime_ns)
-    with contextlib.suppress(OSError), os.scandir(run.probes) as entries:
+    with contextlib.suppress(OSError), os.scandir(f"{root}{os.sep}{_EXAMPLE.probes.name}") as entries:
         for entry in sorted(entries, key=lambda e: e.name):
             found = entry.stat()
             seen.append((entry.name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))

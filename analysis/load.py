@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -122,7 +123,7 @@ def _unique(found: list[RunPaths]) -> tuple[list[RunPaths], list[Problem]]:
     problems: list[Problem] = []
     for run in found:
         kept = first.setdefault(run.run_id, run)
-        if kept.root.resolve() != run.root.resolve():
+        if kept is not run and kept.root.resolve() != run.root.resolve():
             problems.append((run.run_id, "duplicate", f"also in {kept.root}, which is used", str(run.root)))
     return list(first.values()), problems
 
@@ -141,7 +142,7 @@ def _load_folder(folder: Path, runs: list[RunPaths], use_catalogue: bool, parts:
         parts.append(part)
         return problems
     looked = time.time_ns()
-    stamps = {run.run_id: catalogue.stamp(run) for run in runs}
+    stamps = {run.run_id: catalogue.stamp(os.fspath(run.root)) for run in runs}
     known = catalogue.read(folder, stamps)
     ids = set() if known is None else set(known.runs["run_id"])
     changed = [run for run in runs if run.run_id not in ids]

@@ -85,34 +85,46 @@ def _query(files: Mapping[str, Path], schema: pa.Schema | None) -> pa.Table:
     if not files:
         fields = [] if schema is None else list(schema)
         table = pa.schema([pa.field("run_id", pa.string()), *fields]).empty_table()
+    elif schema is None:
+        table = _read(files, "*")
     else:
-        table = _read(files, schema)
+        columns = ", ".join(f'"{f.name}"' for f in schema)
+        try:
+            table = _read(files, columns, by_name=False)
+        except duckdb.Error:  # some file lacks a column, or holds it as another type
+            table = _read(files, columns, declared=schema)
+        table = table.cast(pa.schema([table.schema.field(0), *schema]))
     for name in CATEGORIES:
         if name in table.schema.names:
             table = categorical(table, name)
     return table
 
 
-def _read(files: Mapping[str, Path], schema: pa.Schema | None) -> pa.Table:
+def _read(
+    files: Mapping[str, Path], columns: str, *, by_name: bool = True, declared: pa.Schema | None = None
+) -> pa.Table:
+    """The one query: these columns of all files, run_id in front.
+
+    Not `by_name`, every file must have all the columns; that is quicker, since no file is opened twice.
+    """
     names = [os.fspath(path) for path in files.values()]
-    with duckdb.connect() as db:
+    # One thread: its batches span many files, while several threads return one batch, with a copy of the
+    # dictionary of all file names, for every file.
+    with duckdb.connect(config={"threads": 1}) as db:
         # An enum of the file names turns the constant `filename` of each file into a small dictionary.
         db.execute("CREATE TYPE file AS ENUM (SELECT unnest(?))", [names])
-        rows = "SELECT filename::file AS run_id, * EXCLUDE (filename) FROM read_parquet($files, filename=true"
-        rows += ", union_by_name=true)"
-        if schema is not None:
-            db.register("declared", schema.empty_table())
-            columns = ", ".join(f'"{f.name}"' for f in schema)
-            rows = f"SELECT run_id, {columns} FROM ({rows} UNION ALL BY NAME FROM declared)"
-        table = db.sql(rows, params={"files": names}).to_arrow_table()
+        source = f"read_parquet($files, filename=true, union_by_name={str(by_name).lower()})"
+        if declared is not None:
+            db.register("declared", declared.empty_table())
+            source = f"(FROM {source} UNION ALL BY NAME FROM declared)"
+        chosen = f"{columns} EXCLUDE (filename)" if columns == "*" else columns
+        query = f"SELECT filename::file AS run_id, {chosen} FROM {source}"
+        table = db.sql(query, params={"files": names}).to_arrow_table()
     run_of = dict(zip(names, files, strict=True))
     runs = table.column("run_id").unify_dictionaries()
     ids = [_renamed(chunk, run_of) for chunk in runs.chunks]
     encoded = pa.chunked_array(ids, type=pa.dictionary(runs.type.index_type, pa.string()))
-    table = table.set_column(0, "run_id", encoded)
-    if schema is None:
-        return table
-    return table.cast(pa.schema([table.schema.field(0), *schema]))
+    return table.set_column(0, "run_id", encoded)
 
 
 def _renamed(chunk: Any, run_of: Mapping[str, str]) -> Any:
@@ -141,14 +153,18 @@ def _first_line(error: BaseException) -> str:
 
 
 def _sorted_categorical(column: Any) -> pd.Categorical:
-    """A dictionary column as a categorical, its categories sorted."""
+    """A dictionary column as a categorical, with the categories that occur, sorted."""
     if column.num_chunks == 0:
         return pd.Categorical([], categories=pd.Index([], dtype="str"))
     column = column.unify_dictionaries()
     names = pd.Index(column.chunk(0).dictionary.to_pylist(), dtype="str")
-    order = np.argsort(names.to_numpy(object), kind="stable")
-    place = np.full(len(names) + 1, -1, np.int16 if len(names) < 2**15 else np.int32)
-    place[order] = np.arange(len(names))
-    missing = len(names)  # its place is −1
+    missing = len(names)
     indices = [c.indices.cast(pa.int32()).fill_null(missing).to_numpy() for c in column.chunks]
+    used = np.zeros(missing + 1, bool)
+    for chunk in indices:
+        used[chunk] = True
+    order = np.argsort(names.to_numpy(object), kind="stable")
+    order = order[used[order]]
+    place = np.full(len(names) + 1, -1, np.int16 if len(names) < 2**15 else np.int32)
+    place[order] = np.arange(len(order))
     return pd.Categorical.from_codes(np.concatenate([place[i] for i in indices]), names[order])

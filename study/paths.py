@@ -1,5 +1,6 @@
 """Every file name of a run, once. Imports neither torch nor the rest of the study."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,5 +73,11 @@ def run_dirs(runs_dir: Path) -> list[RunPaths]:
     """All run directories below `runs_dir` (those with a run.json or a config.yaml), sorted by name."""
     if not runs_dir.is_dir():
         return []
-    found = (RunPaths(p) for p in sorted(runs_dir.iterdir()) if p.is_dir() and not p.name.startswith("."))
-    return [p for p in found if p.record.exists() or p.config.exists()]
+    with os.scandir(runs_dir) as entries:  # a tenth of pathlib's time: there may be thousands
+        names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    parent = os.fspath(runs_dir)
+    wanted = [n for n in names if any(os.path.exists(os.path.join(parent, n, f)) for f in _MARKS)]
+    return [RunPaths(runs_dir / n) for n in wanted]
+
+
+_MARKS = (RunPaths(Path()).record.name, RunPaths(Path()).config.name)

@@ -41,37 +41,23 @@ class Page(html.parser.HTMLParser):
             self.words.append(data)
 
 
-def make(runs, out, *more, capsys=None):
+@pytest.fixture
+def one_figure(monkeypatch):
+    """Draw only the cheapest figure, where the test is about the page's text."""
+    from analysis import figures
+
+    chosen = {"fates": figures.modules()["fates"]}
+    monkeypatch.setattr(figures, "modules", lambda: chosen)
+
+
+def make(runs, out, *more):
     code = report.main(["--runs", str(runs), "--out", str(out), *more])
     assert code == 0
     return Page(out / "index.html")
 
 
-def test_one_seed_says_what_one_seed_shows(tmp_path, capsys):
-    ids = factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
-    page = make(tmp_path / "runs", tmp_path / "out")
-    printed = capsys.readouterr().out
-    assert all(run in printed for run in ids)
-    assert f"Report: {(tmp_path / 'out' / 'index.html').resolve()}" in printed
-    assert "one seed cannot say" in page.text
-    assert "2.5% to 100%" in page.text
-    assert "1 diverged, 2 stuck at chance, 3 trained" in page.text
-    assert all(run in page.text for run in ids)
-    assert "0123456789ab" in page.text
-    assert "laptop" in page.text
-
-
-def test_several_seeds_give_shares_with_intervals(tmp_path):
-    factory.grid_runs(tmp_path / "runs", factory.FIVE_SEEDS)
-    page = make(tmp_path / "runs", tmp_path / "out")
-    assert "one seed" not in page.text
-    assert "trained 4 of 5 (28–99%)" in page.text
-    assert "diverged 5 of 5 (48–100%)" in page.text
-
-
-def test_the_page_is_self_contained_and_labelled(tmp_path):
-    factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
-    page = make(tmp_path / "runs", tmp_path / "out")
+def check_markup(page):
+    """Self-contained, every image with a text, every link with a target, tables and regions labelled."""
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 4
     for image in images:
@@ -91,7 +77,30 @@ def test_the_page_is_self_contained_and_labelled(tmp_path):
             assert attrs["aria-label"]
 
 
-def test_text_from_records_is_escaped(tmp_path):
+def test_one_seed_says_what_one_seed_shows_and_the_page_is_self_contained(tmp_path, capsys):
+    ids = factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert all(run in printed for run in ids)
+    assert f"Report: {(tmp_path / 'out' / 'index.html').resolve()}" in printed
+    assert "one seed cannot say" in page.text
+    assert "2.5% to 100%" in page.text
+    assert "1 diverged, 2 stuck at chance, 3 trained" in page.text
+    assert all(run in page.text for run in ids)
+    assert "0123456789ab" in page.text
+    assert "laptop" in page.text
+    check_markup(page)
+
+
+def test_several_seeds_give_shares_with_intervals(tmp_path, one_figure):
+    factory.grid_runs(tmp_path / "runs", factory.FIVE_SEEDS)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "one seed cannot say" not in page.text
+    assert "trained 4 of 5 (28–99%)" in page.text
+    assert "diverged 5 of 5 (48–100%)" in page.text
+
+
+def test_text_from_records_is_escaped(tmp_path, one_figure):
     nasty = "<script>alert('x')</script>&\"q"
     factory.write_run(
         tmp_path / "runs", experiment=nasty, host=nasty, extra={"model.<b>": nasty}, norm="<i>n</i>"
@@ -110,7 +119,7 @@ def test_all_diverged(tmp_path, seeds):
     assert "Every complete run diverged" in make(tmp_path / "runs", tmp_path / "out").text
 
 
-def test_one_run(tmp_path):
+def test_one_run(tmp_path, one_figure):
     run = factory.write_run(tmp_path / "runs")
     page = make(tmp_path / "runs" / run, tmp_path / "out")
     assert "1 run: 1 trained." in page.text
@@ -140,16 +149,16 @@ def test_only_damaged_runs(tmp_path):
     assert run in page.text
 
 
-def test_mixed_settings_are_shown_apart(tmp_path):
+def test_mixed_settings_are_shown_apart(tmp_path, one_figure):
     factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
     factory.grid_runs(tmp_path / "runs", factory.QUICKSTART, epochs=3, scale="smoke")
     page = make(tmp_path / "runs", tmp_path / "out")
     assert "2 settings (scales: laptop, smoke)" in page.text
-    assert sum(tag == "img" for tag, _ in page.tags) == 8
-    assert (tmp_path / "out/figures/setting2-learning_curves.csv").exists()
+    assert sum(tag == "img" for tag, _ in page.tags) == 2
+    assert (tmp_path / "out/figures/setting2-fates.csv").exists()
 
 
-def test_a_probe_table_missing_in_some_runs_is_named(tmp_path):
+def test_a_probe_table_missing_in_some_runs_is_named(tmp_path, one_figure):
     table = pa.table({"step": [0], "value": [1.0]})
     factory.write_run(tmp_path / "runs", seed=0, probes={"moments": table})
     without = factory.write_run(tmp_path / "runs", seed=1)
@@ -158,7 +167,7 @@ def test_a_probe_table_missing_in_some_runs_is_named(tmp_path):
     assert page.text.count(without) >= 2
 
 
-def test_a_sweep_limits_the_page(tmp_path):
+def test_a_sweep_limits_the_page(tmp_path, one_figure):
     factory.write_run(tmp_path / "runs", seed=0, sweeps=("a",))
     other = factory.write_run(tmp_path / "runs", seed=1, sweeps=("b",))
     page = make(tmp_path / "runs", tmp_path / "out", "--sweep", "a")
@@ -177,7 +186,9 @@ def test_a_sweep_limits_the_page(tmp_path):
         (["--runs", "runs", "--out", "file/report"], "the report could not be written"),
     ],
 )
-def test_what_a_person_can_mend_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, sentence):
+def test_what_a_person_can_mend_is_one_sentence(
+    tmp_path, one_figure, monkeypatch, capsys, arguments, sentence
+):
     monkeypatch.chdir(tmp_path)
     factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"})
     (tmp_path / "file").write_text("")
@@ -205,7 +216,7 @@ def test_from_the_command_line(tmp_path):
     assert "python -m analysis.report --runs" in Page(tmp_path / "out" / "index.html").text
 
 
-def test_many_runs_print_one_line_per_cell(tmp_path, capsys):
+def test_many_runs_print_one_line_per_cell(tmp_path, one_figure, capsys):
     fates = {("bn", 0.1): ["trained"] * 41, ("none", 0.1): ["diverged"] * 3}
     factory.grid_runs(tmp_path / "runs", fates, epochs=2)
     make(tmp_path / "runs", tmp_path / "out")
