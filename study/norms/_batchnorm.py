@@ -120,6 +120,7 @@ class BatchNorm(nn.Module):
         self.latest_var.copy_(var / self._unbiased(x) if self.config.scale else var)
         return y
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _count(self) -> int:
         """Return num_batches_tracked, then add 1, without waiting for the device.
 

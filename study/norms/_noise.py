@@ -38,8 +38,12 @@ class Noise(nn.Module):
         shape = (len(x), self.channels, *[1] * (x.dim() - 2))
         return torch.addcmul(shift.to(x.dtype).view(shape), x, factor.to(x.dtype).view(shape))
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draw(self, n: int) -> tuple[Tensor, Tensor]:
-        """Return s and m, n×C, float64."""
+        """Return s and m, n×C, float64.
+
+        Hidden from torch.compile, whose backward pass would draw again, after the counter has moved on.
+        """
         unit = uniform(self.key, self.step, 2 * (n + 1) * self.channels).view(2, n + 1, self.channels)
         mu, sigma = unit[0, 0] - 0.5, 1 + 0.25 * unit[1, 0]
         shift = mu + 0.2 * (unit[0, 1:] - 0.5)

@@ -125,6 +125,7 @@ def moments(x: Tensor, center: bool, scale: bool, order: float) -> tuple[Tensor 
     return (mean if center else None), (deviation * constant).square()
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 @cache
 def expected_max(n: int) -> float:
     """Return E_n, the expected largest modulus of n standard Gaussians, = ∫₀^∞ 1 − erf(t/√2)ⁿ dt.

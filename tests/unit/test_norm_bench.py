@@ -1,0 +1,34 @@
+"""The cost table of the norms: complete, with the right counts; how long things take is not tested."""
+
+import math
+
+from study import bench_norms, naming
+
+
+def test_every_norm_has_a_line(capsys):
+    bench_norms.main(["--shape", "4", "8", "4", "--repetitions", "1", "--steps", "0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(naming.norms())
+
+
+def test_parameters_ratios_and_limits():
+    names = ["bn", "bn_top", "bn_no_affine", "bn_no_gamma", "none", "none_noisy", "rms", "wn", "ws", "gn"]
+    rows = {
+        r.name: r for r in bench_norms.measure(names, (4, 8, 4), bench_norms.torch.channels_last, 1, 0, "cpu")
+    }
+    counted = {name: row.parameters for name, row in rows.items()}
+    assert counted == {
+        "bn": 16, "bn_top": 16, "bn_no_affine": 0, "bn_no_gamma": 8, "none": 0, "none_noisy": 0,
+        "rms": 8, "wn": 8, "ws": 8, "gn": 16,
+    }  # fmt: skip
+    assert rows["none"].layer is None
+    assert all(math.isfinite(r.layer.median) for r in rows.values() if r.layer)
+    assert [
+        bench_norms.limit(naming.norms()[n]) for n in ("ghost", "bn_running", "bn_frozen", "bn_alternating")
+    ] == [1.3] * 4
+    assert bench_norms.limit(naming.norms()["bn_detached"]) == 3
+    assert bench_norms.limit(naming.norms()["bn_l1"]) == 5
+
+
+def test_a_network_step_runs():
+    bench_norms.step_action("bn_frozen", "cpu")()
