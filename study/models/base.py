@@ -80,7 +80,11 @@ class Builder:
         kernel: int = 3,
         stride: int = 1,
     ) -> nn.Module:
-        """Return a "same"-padded convolution with what the norm puts at its site."""
+        """Return a "same"-padded convolution with what the norm puts at its site.
+
+        A strided 1×1 convolution is refused: subsample before it instead (resnet.Subsample says why).
+        """
+        assert kernel > 1 or stride == 1
         site = self._site(name, c_out, kind)
         bias, padding = self._bias(site), kernel // 2
         conv = _bare(nn.Conv2d, c_in, c_out, kernel, stride=stride, padding=padding, bias=bias)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from study.config import ModelConfig
 from study.models.base import Builder, Network, check_size
-from study.models.resnet import Padding, branch_scale, stages
+from study.models.resnet import Padding, Subsample, branch_scale, stages
 
 READS = frozenset({"depth", "widths", "shortcut", "branch_scale"})
 
@@ -45,8 +45,8 @@ class Block(nn.Module):
             self.projects = config.shortcut == "projection"
             if self.projects:
                 name = f"block{k}.shortcut"
-                projection = builder.conv(name, None, "outer", c_in, c_out, kernel=1, stride=stride)
-                self.shortcut = builder.split(projection)[0]
+                projection = builder.conv(name, None, "outer", c_in, c_out, kernel=1)
+                self.shortcut = nn.Sequential(Subsample(stride), builder.split(projection)[0])
             else:
                 self.shortcut = Padding(c_in, c_out, stride)
 

@@ -37,6 +37,23 @@ from study.models.base import Builder, Network, check_size
 READS = frozenset({"depth", "widths", "shortcut", "branch_scale"})
 
 
+class Subsample(nn.Module):
+    """Every `stride`-th pixel: what a strided 1×1 convolution reads, taken before an unstrided one.
+
+    The result is the same, and no strided 1×1 kernel is called: the CPU library of the pinned torch writes out
+    of bounds in its weight gradient when there are fewer input channels than a vector holds (8 or 16) and the
+    layout is channels_last (oneDNN issue 6035), which corrupts memory in silence.
+    """
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map N×C×H×W to N×C×⌈H/stride⌉×⌈W/stride⌉."""
+        return x[:, :, :: self.stride, :: self.stride]
+
+
 class Padding(nn.Module):
     """Shortcut without parameters: every `stride`-th pixel, and zero channels (half before, half after)."""
 
@@ -82,7 +99,8 @@ class Block(nn.Module):
         if c_in != c_out or stride != 1:
             if config.shortcut == "projection":
                 name = f"block{k}.shortcut"
-                self.shortcut = builder.conv(name, None, "shortcut", c_in, c_out, kernel=1, stride=stride)
+                projection = builder.conv(name, None, "shortcut", c_in, c_out, kernel=1)
+                self.shortcut = nn.Sequential(Subsample(stride), projection)
             else:
                 self.shortcut = Padding(c_in, c_out, stride)
 

@@ -1,7 +1,11 @@
 """What networks promise: layers, sites, shapes, parameter counts, options, and refusals in plain words."""
 
+import ctypes.util
 import dataclasses
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -156,7 +160,7 @@ def test_resnet_forward_is_the_papers_formula(shortcut):
         if stride == 1:
             skip = h
         elif shortcut == "projection":
-            skip = f.conv2d(h, block.shortcut.weight, block.shortcut.bias, stride=2)
+            skip = f.conv2d(h, block.shortcut[1].weight, block.shortcut[1].bias, stride=2)
         else:
             skip = torch.zeros_like(branch)
             before = (skip.shape[1] - h.shape[1]) // 2
@@ -176,7 +180,7 @@ def test_preact_resnet_forward_is_the_papers_formula():
     stream = h
     for k in range(1, 7):
         branch = by_name[f"block{k}.conv2"](f.relu(norm(by_name[f"block{k}.conv1"](h))))
-        stream = (by_name[f"block{k}.shortcut"](h) if k in (3, 5) else stream) + branch
+        stream = (by_name[f"block{k}.shortcut"](h[:, :, ::2, ::2]) if k in (3, 5) else stream) + branch
         h = f.relu(norm(stream))
     torch.testing.assert_close(network(x), by_name["classifier"](h.mean((2, 3))))
 
@@ -292,3 +296,30 @@ def test_preact_resnet_keeps_what_follows_a_norm():
     noisy = [m for m in network.modules() if type(m).__name__ == "Noise"]
     projections = [s for s in network.sites if s.name.endswith("shortcut")]
     assert len(noisy) == len(network.sites) - len(projections) - 1
+
+
+@pytest.mark.parametrize("name", registry.names("study.models"))
+def test_no_strided_pointwise_convolution(name):
+    """Its weight gradient writes out of bounds on a CPU (resnet.Subsample)."""
+    network = build(TINY[name], NormConfig())
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            assert module.kernel_size != (1, 1) or module.stride == (1, 1)
+
+
+@pytest.mark.slow
+def test_few_channels_do_not_corrupt_memory():
+    """Training with two to seven channels in channels_last layout, under glibc's heap checks."""
+    checker = ctypes.util.find_library("c_malloc_debug") or "libc_malloc_debug.so.0"
+    code = (
+        "import torch; from study.config import ModelConfig, NormConfig, RunConfig;"
+        "from study.models.base import build_network;"
+        "torch.set_num_threads(1);"
+        "n = build_network(RunConfig(model=ModelConfig(depth=8, widths=(2, 3, 7))), (3, 16, 16), 10)"
+        ".to(memory_format=torch.channels_last);"
+        "x = torch.randn(32, 3, 16, 16).to(memory_format=torch.channels_last);"
+        "[n(x).square().mean().backward() for _ in range(20)]"
+    )
+    environment = {**os.environ, "LD_PRELOAD": checker, "MALLOC_CHECK_": "3"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
