@@ -40,9 +40,9 @@ READS = frozenset({"depth", "widths", "shortcut", "branch_scale"})
 class Subsample(nn.Module):
     """Every `stride`-th pixel: what a strided 1×1 convolution reads, taken before an unstrided one.
 
-    The result is the same, and no strided 1×1 kernel is called: the CPU library of the pinned torch writes out
-    of bounds in its weight gradient when there are fewer input channels than a vector holds (8 or 16) and the
-    layout is channels_last (oneDNN issue 6035), which corrupts memory in silence.
+    The result is the same, and no strided 1×1 kernel is called: the CPU library of the pinned torch writes
+    out of bounds in its weight gradient when there are fewer input channels than a vector holds (8 or 16) and
+    the layout is channels_last (oneDNN issue 6035), which corrupts memory in silence.
     """
 
     def __init__(self, stride: int) -> None:
