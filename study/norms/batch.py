@@ -53,7 +53,7 @@ def build(config: NormConfig, seed: int) -> Norm:
 def _refuse_contradictions(config: NormConfig) -> None:
     """Raise ConfigError for a switch that could do nothing beside the others."""
     if config.order not in ORDERS:
-        raise ConfigError(f"norm.order={config.order:g} is out of range: it must be 1, 2 or .inf")
+        raise ConfigError(f"norm.order={config.order:g} is out of range: it must be 1, 2 or inf")
     default = NormConfig()
     taken = config.center or config.scale
     constant = config.source in ("running", "frozen")

@@ -1,5 +1,6 @@
 """Every norm against plain formulas in float64, gradients by autograd, in both memory formats."""
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from study import naming
 from study.config import NormConfig
 from study.errors import ConfigError
 from study.norms._noise import Noise, uniform
@@ -339,3 +341,33 @@ def test_noise_follows_the_affine_part_and_scales_the_gradient():
     before, _, _ = plain(x, module.norm, True, True, 2.0, False)
     factor, shift = (t.view(len(x), C, 1, 1) for t in draws)
     agree(y, factor * before + shift, x, module.norm, dy)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", sorted(naming.norms()))
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_a_gpu_computes_the_same_and_is_never_waited_for(name, memory):
+    """Outputs, gradients, state over four training steps; from the second on any synchronisation raises."""
+    norm = build_norm(naming.norms()[name], 5)
+    site = Site("site", C, "top" if name == "bn_top" else "inner", 0)
+    torch.manual_seed(0)
+    host = norm.build(None if name == "bn_top" else nn.Conv2d(C, C, 1), site, 4).double().train()
+    device = copy.deepcopy(host).cuda()
+    try:
+        for step in range(4):
+            x, dy = (t.detach().to(memory_format=memory) for t in data(n=32, seed=step))
+            there = x.cuda(), dy.cuda()
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error" if step else "default")
+            y = device(there[0])
+            got = torch.autograd.grad(y, list(device.parameters()), there[1], allow_unused=True)
+            torch.cuda.set_sync_debug_mode("default")
+            expected = host(x)
+            torch.testing.assert_close(y.cpu(), expected)
+            for a, b in zip(got, torch.autograd.grad(expected, list(host.parameters()), dy), strict=True):
+                torch.testing.assert_close(a.cpu(), b)
+        for a, b in zip(device.state_dict().values(), host.state_dict().values(), strict=True):
+            torch.testing.assert_close(a.cpu(), b)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
