@@ -103,7 +103,8 @@ def explain(error: Exception) -> str:
 @cache
 def groups() -> dict[str, tuple[str, ...]]:
     """Names of the groups in conf/ and the choices of each."""
-    return {d.name: choices(d.name) for d in sorted(CONF.iterdir()) if d.is_dir() and d.name != "hydra"}
+    folders = {d.name for d in CONF.iterdir() if d.is_dir()} - {"hydra"}
+    return {name: choices(name) for name in sorted(folders | {"experiment"})}  # git keeps no empty folder
 
 
 def choices(group: str) -> tuple[str, ...]:

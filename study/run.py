@@ -19,6 +19,8 @@ def main() -> None:
 
     wanted_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
+    # argparse takes positional words only in one piece; people put -m anywhere
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: "=" in word and not word.startswith("-"))
     try:
         args = get_args_parser().parse_args()
         if args.config_path or args.config_name or args.config_dir:
@@ -32,6 +34,8 @@ def main() -> None:
         text = str(error) if isinstance(error, StudyError) else compose.explain(error)
         print(f"study.run: {text}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _hydra_main() -> None:

@@ -67,6 +67,7 @@ def _forget():
         ("norm=bnn", ["bnn", "'bn'", "none"]),
         ("norm=None", ["norm=None", "norm=none"]),
         ("norm=null", ["norm=null", "norm=none"]),
+        ("experiment=nope", ["experiment", "nope"]),
         ("model=null", ["model=null", "resnet"]),
         ("~norm", ["cannot be removed", "norm=none"]),
         ("+lr=0.1", ["write lr=0.1"]),

@@ -1,0 +1,139 @@
+"""The local launcher under fire: crashes, interrupts, a second launch, its own death."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.ownership import observed_status, owner_of
+from study.paths import run_dirs
+from study.records import read_record
+
+ROOT = Path(__file__).parents[2]
+LONG = ("scale=smoke", "epochs=100000", "checkpoint_seconds=1000")
+SHORT = ("scale=smoke", "epochs=2")
+
+
+@pytest.fixture
+def launched():
+    """Start launches; kill at the end what a failed test has left."""
+    processes = []
+
+    def start(*args):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "study.run", *args],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def until(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+def owners(folder):
+    found = [owner_of(p) for p in run_dirs(folder) if p.record.exists()]
+    return [o for o in found if o is not None]
+
+
+def training(folder, n):
+    """Return the owners of the runs of a folder once n of them have begun to train."""
+    return until(lambda: len(found := owners(folder)) == n and found)
+
+
+def statuses(folder):
+    return sorted(str(observed_status(p)) for p in run_dirs(folder))
+
+
+def gone(pids):
+    return all(not psutil.pid_exists(p) or psutil.Process(p).status() == "zombie" for p in pids)
+
+
+@pytest.mark.slow
+def test_a_killed_trial_harms_no_other_and_the_next_launch_takes_it_up(tmp_path, launched):
+    args = ("-m", *SHORT, "seed=0,1,2", f"runs_dir={tmp_path}", "hydra.launcher.workers=2")
+    launch = launched(*args)
+    victim = until(lambda: owners(tmp_path))[0]
+    os.kill(victim.pid, signal.SIGKILL)
+    printed, _ = launch.communicate(timeout=300)
+    assert launch.returncode == 1, printed
+    assert "killed by SIGKILL" in printed
+    assert statuses(tmp_path) == ["finished", "finished", "lost"]
+    again = launched(*args)
+    printed, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, printed
+    assert statuses(tmp_path) == ["finished"] * 3
+
+
+def test_a_trial_that_raises_is_named_with_its_log(tmp_path, launched):
+    launch = launched("-m", *SHORT, "batch_size=32,100000", f"runs_dir={tmp_path}")
+    printed, _ = launch.communicate(timeout=300)
+    assert launch.returncode == 1
+    assert "batch_size=100000" in printed
+    assert "out of range" in printed
+    assert statuses(tmp_path) == ["finished"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_an_interrupt_leaves_resumable_runs_and_no_orphans(tmp_path, launched, number):
+    launch = launched("-m", *LONG, "seed=0,1,2", f"runs_dir={tmp_path}", "hydra.launcher.workers=2")
+    pids = [o.pid for o in training(tmp_path, 2)]
+    os.killpg(launch.pid, number)  # as a terminal does: to the launcher, the fork server and the trials
+    printed, _ = launch.communicate(timeout=120)
+    assert launch.returncode == 130, printed
+    assert "resumable" in printed
+    assert statuses(tmp_path) == ["preempted", "preempted"]
+    assert all(p.checkpoint.exists() for p in run_dirs(tmp_path))
+    assert owners(tmp_path) == []
+    until(lambda: gone(pids))
+
+
+@pytest.mark.slow
+def test_trials_stop_when_their_launcher_is_killed(tmp_path, launched):
+    launch = launched("-m", *LONG, "seed=0,1", f"runs_dir={tmp_path}", "hydra.launcher.workers=2")
+    pids = [o.pid for o in training(tmp_path, 2)]
+    os.kill(launch.pid, signal.SIGKILL)
+    until(lambda: gone(pids))
+    assert statuses(tmp_path) == ["preempted", "preempted"]
+
+
+@pytest.mark.slow
+def test_two_identical_grids_share_the_work(tmp_path, launched):
+    args = ("-m", *SHORT, "seed=0,1,2,3", f"runs_dir={tmp_path}", "hydra.launcher.workers=2")
+    both = [launched(*args) for _ in range(2)]
+    printed = [launch.communicate(timeout=300)[0] for launch in both]
+    assert [launch.returncode for launch in both] == [0, 0], printed
+    assert statuses(tmp_path) == ["finished"] * 4
+    records = [read_record(p) for p in run_dirs(tmp_path)]
+    assert [r["restarts"] for r in records] == [0, 0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_crash_in_c_code_reaches_the_log(tmp_path, launched):
+    launch = launched(*LONG, f"runs_dir={tmp_path}")
+    (owner,) = training(tmp_path, 1)
+    os.kill(owner.pid, signal.SIGSEGV)
+    printed, _ = launch.communicate(timeout=120)
+    assert launch.returncode == 1
+    assert "killed by SIGSEGV" in printed
+    (paths,) = run_dirs(tmp_path)
+    assert "Segmentation fault" in paths.log.read_text()
+    assert str(paths.log) in printed
