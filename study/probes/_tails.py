@@ -2,7 +2,8 @@
 
 import io
 import math
-from contextlib import redirect_stderr, redirect_stdout
+import warnings
+from contextlib import redirect_stdout
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -44,10 +45,10 @@ def hill(values: Floats, seed: int = 0) -> Hill | None:
     median/threshold. The interval is a bootstrap of the log-excesses, pivoted: Ĥ*/Ĥ stands for Ĥ/H, whose
     distribution does not depend on the index.
     """
-    ordered = deviations(values)
-    n = len(ordered)
-    if n < 100 or not np.isfinite(ordered[0]):
+    n = len(values)
+    if n < 100 or not np.isfinite(values).all():
         return None
+    ordered = deviations(values)
     k = math.isqrt(n)
     if not ordered[k] > 0 or ordered[0] == ordered[k]:
         return None
@@ -70,7 +71,7 @@ def curve(ordered: Floats, points: int = 16) -> tuple[list[int], list[float]]:
 
 
 class TailTest(NamedTuple):
-    """Vuong's likelihood ratios of the tail beyond Hill's threshold; a positive one speaks for a power law."""
+    """Vuong's likelihood ratios beyond Hill's threshold; a positive one speaks for a power law."""
 
     against_exponential: float
     exponential_p: float
@@ -86,7 +87,8 @@ def compare(values: Floats) -> TailTest | None:
     if found is None:
         return None
     tail = deviations(values)[: found.k + 1] / found.threshold
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), np.errstate(all="ignore"):
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # the library reports how its optimiser fared
         fit = powerlaw.Fit(tail, xmin=1.0, verbose=False)
         ratios = [
             fit.distribution_compare("power_law", x, normalized_ratio=True)

@@ -7,10 +7,10 @@ without_replacement  a shuffled loader's batch: (N − b)/(b(N − 1))·C
 independent          the derivation's: every image is in with probability b/N, the sum is divided by b, and
                      the centred terms ∇ℓᵢ − ∇ℓ are summed: (N − b)/(bN)·C
 
-Estimands: `image` where images do not influence each other (found out by trying): ∇ℓᵢ is the gradient of image
-i's own loss. `batch_statistics` where they do (train-mode BN): every batch has its own statistics and g is the
-gradient of the subset as one batch, so that C, taken from batches of the smallest size, and the predictions
-are what the law would be if the bias were none.
+Estimands: `image` where images do not influence each other (found out by trying): ∇ℓᵢ is the gradient of
+image i's own loss. `batch_statistics` where they do (train-mode BN): every batch has its own statistics and
+g is the gradient of the subset as one batch, so that C, taken from batches of the smallest size, and the
+predictions are what the law would be if the bias were none.
 """
 
 from typing import Any
@@ -115,7 +115,8 @@ class _Subset:
     def independent(self, b: int, draws: int, draw: torch.Generator, least: int) -> Tensor:
         """Return the same for independent inclusion: (k/b)²‖g_B − g‖² with k images in; draws with fewer than
         `least` images but more than none are drawn again."""
-        n, found = len(self.images), []
+        n = len(self.images)
+        found: list[float] = []
         while len(found) < draws:
             batch = (torch.rand(n, generator=draw) < b / n).nonzero()[:, 0]
             if len(batch) == 0:
@@ -131,11 +132,10 @@ class _Subset:
 
 
 def images_are_coupled(replay: Replay, images: Tensor) -> bool:
-    """Whether an image's logits depend on its batch: the same two images in two different batches."""
-    both, other = images[:2], images[1:3] if len(images) > 2 else images[[1, 1]]
-    alone = replay.forward((), both).logits[1]
-    company = replay.forward((), other).logits[0]
-    return not torch.allclose(alone, company, rtol=1e-3, atol=1e-5 * float(alone.abs().max()))
+    """Whether an image's logits depend on its company: the first image beside the second, and the third."""
+    one = replay.forward((), images[[0, 1]]).logits[0]
+    other = replay.forward((), images[[0, 2 if len(images) > 2 else 0]]).logits[0]
+    return bool(((one - other).abs() > 1e-3 * one.abs().max()).any())
 
 
 def _row(law: str, b: int, found: Tensor, predicted: float, c: float) -> dict[str, Any]:

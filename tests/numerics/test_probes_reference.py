@@ -1,0 +1,389 @@
+"""Every probe against a slow, obvious twin in double precision: plain loops over images, positions, classes."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any
+
+import diptest
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from study.config import ProbesConfig
+from study.models.base import Network
+from study.probes import _histogram
+from study.probes._layers import layer_at
+from tests import probing
+
+NORMS = ("none", "bn", "ln")
+OPTIONS = ProbesConfig(
+    agreement_layers=(54,),
+    pair_layers=(54, 90),
+    tail_layers=(90,),
+    class_layers=(52,),
+    class_by=("logit", "label"),
+    example_layers=(90,),
+    example_weights=5,
+    path_layers=(8, 80),
+    path_points=3,
+    alphas=(1e-4, 10.0),
+    alpha_points=6,
+    noise_subset=6,
+    noise_batches=(2, 3),
+    noise_draws=150,
+    measure=tuple(f"{p}@first:1" for p in probing.PROBES if p != "gradient_noise") + ("gradient_noise@init",),
+)
+RTOL = 1e-6
+
+
+@dataclasses.dataclass
+class Case:
+    """One pass in double precision, and what the probes said of it."""
+
+    network: Network
+    images: Tensor
+    labels: Tensor
+    trace: probing.Trace
+    sets: Any
+    run: Any
+
+    def rows(self, probe: str) -> list[dict[str, Any]]:
+        return self.trace.rows(probe)
+
+    def layer(self, number: int) -> Any:
+        return layer_at(self.network, number)
+
+
+@functools.cache
+def case(norm: str) -> Case:
+    run = probing.config(norm=norm, probes=OPTIONS)
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, dropout=0.0))
+    sets = probing.image_set()
+    network = probing.network_of(run, sets).double()
+    for p in network.parameters():  # away from the symmetric start: γ = 1, β = 0, biases 0
+        p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3), dtype=p.dtype)
+    trace = probing.Trace()
+    engine = probing.engine_of(run, network, sets, trace)
+    images, labels = engine.probe_batch()
+    images, labels = images.double()[:4], labels[:4]
+    with engine.step(0, 0, images, labels):
+        F.cross_entropy(network(images), labels).backward()
+    network.zero_grad()
+    engine.training_images = (
+        lambda n: (  # type: ignore[method-assign]
+            probing.engine_of(run, network, sets, trace).probe_batch()[0].double()[:n],
+            sets.train.labels[:n],
+        )
+    )
+    engine.moment("init", 0, 0)
+    assert trace.failures == []
+    return Case(network, images, labels, trace, sets, run)
+
+
+def observed(c: Case, module: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+    """Return input, output and ∂L/∂output of a module, by retaining the gradient."""
+    kept: list[Tensor] = []
+
+    def hook(m: nn.Module, i: tuple[Tensor], o: Tensor) -> None:
+        o.retain_grad()
+        kept.extend([i[0], o])
+
+    handle = module.register_forward_hook(hook)
+    loss(c).backward()
+    handle.remove()
+    c.network.zero_grad()
+    assert kept[1].grad is not None
+    return kept[0].detach(), kept[1].detach(), kept[1].grad
+
+
+def loss(c: Case) -> Tensor:
+    return F.cross_entropy(c.network(c.images), c.labels)
+
+
+def terms(conv: nn.Conv2d, x: Tensor, grad: Tensor) -> Tensor:
+    """Return every d = ∂L/∂O·I as images × out × in × kernel × kernel × positions, by plain loops."""
+    k, s = conv.kernel_size[0], conv.stride[0]
+    padded = F.pad(x, [k // 2] * 4)
+    n, out, height, width = grad.shape
+    d = torch.zeros(n, out, x.shape[1], k, k, height, width, dtype=x.dtype)
+    for b, u, v, y, z in itertools.product(range(n), range(k), range(k), range(height), range(width)):
+        d[b, :, :, u, v, y, z] = grad[b, :, y, z, None] * padded[b, None, :, y * s + u, z * s + v]
+    return d.flatten(5)
+
+
+def close(found: Any, expected: Any, rtol: float = RTOL, atol: float = 1e-12) -> None:
+    torch.testing.assert_close(
+        torch.as_tensor(found, dtype=torch.float64),
+        torch.as_tensor(expected, dtype=torch.float64).cpu(),
+        rtol=rtol,
+        atol=atol,
+        equal_nan=True,
+    )
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_activation_moments(norm: str) -> None:
+    c = case(norm)
+    for row in c.rows("activation_moments"):
+        if row["layer"] not in ("stem", "block2.conv1", "block3.shortcut", "classifier"):
+            continue
+        module = next(x.module for x in c.network.layers if x.name == row["layer"])
+        x = observed(c, module)[0 if row["side"] == "input" else 1]
+        for channel in range(x.shape[1]):
+            values = x[:, channel].flatten().numpy()
+            mean = sum(values) / len(values)
+            central = [sum((v - mean) ** p for v in values) / len(values) for p in (2, 3, 4)]
+            close(row["mean"][channel], mean, atol=1e-9)
+            close(row["variance"][channel], central[0])
+            if central[0] > 1e-20:
+                close(row["skewness"][channel], central[1] / central[0] ** 1.5, rtol=1e-5, atol=1e-9)
+                close(row["kurtosis"][channel], central[2] / central[0] ** 2, rtol=1e-5)
+            close(row["zeros"][channel], sum(v == 0 for v in values) / len(values))
+            assert row["nonfinite"][channel] == 0
+            assert row["n"] == len(values)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_activation_histogram(norm: str) -> None:
+    c = case(norm)
+    edges = _histogram.edges()
+    sides = {(r["layer"], r["side"]) for r in c.rows("activation_histogram")}
+    assert (("stem", "site") in sides) == (norm != "none")
+    for row in c.rows("activation_histogram"):
+        if row["side"] != "output" or row["layer"] not in ("stem", "block3.conv1", "classifier"):
+            continue
+        module = next(x.module for x in c.network.layers if x.name == row["layer"])
+        values = observed(c, module)[1].float().flatten().tolist()
+        counts = [0] * len(row["counts"])
+        for v in values:
+            below = sum(e <= v for e in edges) if v >= 0 else sum(e < v for e in edges)
+            counts[below] += 1
+        assert row["counts"] == counts
+        assert row["zeros"] == sum(v == 0 for v in values)
+    last = [r for r in c.rows("activation_histogram") if r["percentiles"] is not None]
+    assert len(last) == 1
+
+
+def test_dip_statistic_of_known_samples() -> None:
+    even = np.arange(50.0)
+    assert diptest.dipstat(even) <= 1 / 100
+    two = np.array([0.0] * 50 + [1.0] * 50)
+    assert diptest.dipstat(two + 1e-9 * np.arange(100)) == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradient_agreement(norm: str) -> None:
+    c = case(norm)
+    (row,) = c.rows("gradient_agreement")
+    module = c.layer(54).module
+    x, _, grad = observed(c, module)
+    d = terms(module, x, grad)
+    close(row["sum_abs"], d.abs().sum((0, 5)).flatten(), rtol=1e-5)
+    close(row["gradient"], d.sum((0, 5)).flatten(), rtol=1e-4, atol=1e-9)
+    close(row["image_abs"], d.sum(5).abs().sum(0).flatten(), rtol=1e-5, atol=1e-9)
+    close(row["a"], d.abs().sum((0, 5)).mean())
+    close(row["b"], d.sum((0, 5)).abs().mean())
+    loss(c).backward()
+    close(row["gradient"], module.weight.grad.flatten(), rtol=1e-4, atol=1e-9)
+    c.network.zero_grad()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_channel_pairs(norm: str) -> None:
+    c = case(norm)
+    for row, number in zip(c.rows("channel_pairs"), (54, 90), strict=True):
+        module = c.layer(number).module
+        x, _, _ = observed(c, module)
+        loss(c).backward()
+        gradient = module.weight.grad
+        c.network.zero_grad()
+        expected = [[float(g.abs().mean()) for g in out] for out in gradient]
+        close(row["mean_abs"], torch.tensor(expected, dtype=torch.float64).flatten())
+        close(row["input_mean"], [float(x[:, i].mean()) for i in range(x.shape[1])], atol=1e-9)
+        values = np.linalg.svd(np.array(expected), compute_uv=False)
+        close(row["top_share"], values[0] / values.sum())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_logit_gradients(norm: str) -> None:
+    c = case(norm)
+    (row,) = c.rows("logit_gradients")
+    with torch.no_grad():
+        logits = c.network(c.images).tolist()
+    gradient, mass = [], [0.0] * probing.CLASSES
+    for image, label in zip(logits, c.labels.tolist(), strict=True):
+        total = sum(math.exp(z) for z in image)
+        probabilities = [math.exp(z) / total for z in image]
+        mass = [m + p / len(logits) for m, p in zip(mass, probabilities, strict=True)]
+        gradient.append([(p - (k == label)) / len(logits) for k, p in enumerate(probabilities)])
+    close(row["gradient"], torch.tensor(gradient, dtype=torch.float64).flatten(), rtol=1e-5, atol=1e-8)
+    close(row["mass"], mass)
+    cosines = [
+        np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.combinations(gradient, 2)
+    ]
+    close(row["mean_row_cosine"], np.mean(cosines))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_class_gradients(norm: str) -> None:
+    c = case(norm)
+    weight = c.layer(52).module.weight
+    rows = c.rows("class_gradients")
+    assert len(rows) == 2 * probing.CLASSES
+    for by, k in itertools.product(("logit", "label"), range(probing.CLASSES)):
+        logits = c.network(c.images)
+        (cotangent,) = torch.autograd.grad(F.cross_entropy(logits, c.labels), logits, retain_graph=True)
+        masked = torch.zeros_like(cotangent)
+        for b, j in itertools.product(range(len(c.labels)), range(probing.CLASSES)):
+            if (j if by == "logit" else int(c.labels[b])) == k:
+                masked[b, j] = cotangent[b, j]
+        logits.backward(masked)
+        (row,) = [r for r in rows if (r["by"], r["class"]) == (by, k)]
+        close(row["gradient"], weight.grad.flatten(), rtol=1e-4, atol=1e-9)
+        close(row["mean_abs"], weight.grad.abs().mean())
+        assert row["count"] == int((c.labels == k).sum())
+        assert row["nonfinite"] == 0
+        c.network.zero_grad()
+    loss(c).backward()
+    for by in ("logit", "label"):
+        total = sum(torch.tensor(r["gradient"], dtype=torch.float64) for r in rows if r["by"] == by)
+        close(total, weight.grad.flatten(), rtol=1e-4, atol=1e-8)
+    c.network.zero_grad()
+    assert any(r["count"] == 0 for r in rows)  # a class the batch lacks
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_example_gradients(norm: str) -> None:
+    c = case(norm)
+    (row,) = c.rows("example_gradients")
+    module = c.layer(90).module
+    x, _, grad = observed(c, module)
+    per_image = terms(module, x, grad).sum(5).flatten(1) * len(x)
+    close(row["gradient"], per_image[:, row["weight"]].T.flatten(), rtol=1e-4, atol=1e-9)
+    loss(c).backward()
+    mean = torch.tensor(row["gradient"], dtype=torch.float64).view(-1, len(x)).mean(1)
+    close(mean, module.weight.grad.flatten()[row["weight"]], rtol=1e-4, atol=1e-8)
+    c.network.zero_grad()
+    if norm != "bn":  # no layer couples the images: the gradient of the image's own loss
+        for b in range(len(x)):
+            F.cross_entropy(c.network(c.images[b : b + 1]), c.labels[b : b + 1]).backward()
+            close(per_image[b], module.weight.grad.flatten(), rtol=1e-6, atol=1e-10)
+            c.network.zero_grad()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_loss_along_gradient(norm: str) -> None:
+    c = case(norm)
+    (row,) = c.rows("loss_along_gradient")
+    parameters = list(c.network.parameters())
+    initial = loss(c)
+    grads = torch.autograd.grad(initial, parameters)
+    saved = [p.detach().clone() for p in parameters]
+    losses = []
+    for alpha in row["alpha"]:
+        with torch.no_grad():
+            for p, w, g in zip(parameters, saved, grads, strict=True):
+                p.copy_(w - alpha * g)
+            losses.append(float(loss(c)))
+            for p, w in zip(parameters, saved, strict=True):
+                p.copy_(w)
+    close(row["initial_loss"], float(initial.detach()))
+    close(row["loss"], losses)
+    ratios = [x / float(initial.detach()) for x in losses]
+    beyond = [a for a, r in zip(row["alpha"], ratios, strict=True) if not r <= 1.05]
+    assert (row["past_1_05"] is None) == (not beyond)
+    if beyond:
+        assert row["alpha"][max(0, row["alpha"].index(beyond[0]) - 1)] <= row["past_1_05"] <= beyond[0]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_update_path(norm: str) -> None:
+    c = case(norm)
+    rows = c.rows("update_path")
+    run, parameters = c.run, list(c.network.parameters())
+    saved = [p.detach().clone() for p in parameters]
+    optimizer = torch.optim.SGD(parameters, lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay)
+    loss(c).backward()
+    optimizer.step()
+    after = [p.detach().clone() for p in parameters]
+    c.network.zero_grad()
+    for share in (0.0, 0.5, 1.0):
+        for p, w, v in zip(parameters, saved, after, strict=True):
+            p.data = w + share * (v - w)
+        for number in (8, 80):
+            layer = c.layer(number)
+            _, output, _ = observed(c, layer.module)
+            (row,) = [r for r in rows if (r["layer"], r["share"]) == (layer.name, share)]
+            close(row["mean"], output.mean((0, 2, 3)), rtol=1e-5, atol=1e-9)
+            close(row["variance"], output.var((0, 2, 3), correction=0), rtol=1e-5)
+            close(row["loss"], float(loss(c).detach()))
+    for p, w in zip(parameters, saved, strict=True):
+        p.data = w
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradient_tails(norm: str) -> None:
+    c = case(norm)
+    loss(c).backward()
+    for layer, row in zip(c.network.layers, c.rows("gradient_tails"), strict=True):
+        g = layer.module.weight.grad.flatten().numpy()
+        g = np.array([x for x in g if x != 0])
+        assert row["n"] == len(g)
+        assert row["zeros"] == layer.module.weight.numel() - len(g)
+        close(row["mean"], sum(g) / len(g), rtol=1e-5, atol=1e-12)
+        close(row["deviation"], math.sqrt(sum((g - g.mean()) ** 2) / len(g)))
+        close(row["kurtosis"], np.mean((g - g.mean()) ** 4) / np.var(g) ** 2)
+        close(row["quantiles"][4], np.median(g))
+        assert sum(row["counts"]) == len(g)
+        if layer.name == c.layer(90).name:
+            far = sorted(abs(g - np.median(g)))[::-1]
+            k = math.isqrt(len(g))
+            expected = k / sum(math.log(far[i] / far[k]) for i in range(k))
+            close(row["tail_index"], expected)
+            assert row["low"] < row["tail_index"] < row["high"]
+    c.network.zero_grad()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradient_noise(norm: str) -> None:
+    c = case(norm)
+    rows = c.rows("gradient_noise")
+    n = 6
+    images = probing.engine_of(c.run, c.network, c.sets, probing.Trace()).probe_batch()[0].double()[:n]
+    labels = c.sets.train.labels[:n]
+
+    def gradient(which: list[int]) -> Tensor:
+        F.cross_entropy(c.network(images[which]), labels[which]).backward()
+        found = torch.cat([p.grad.flatten() for p in c.network.parameters() if p.grad is not None])
+        c.network.zero_grad()
+        return found
+
+    g = gradient(list(range(n)))
+    close(rows[0]["gradient_norm2"], float(g @ g))
+    coupled = norm == "bn"
+    assert {r["estimand"] for r in rows} == {"batch_statistics" if coupled else "image"}
+    every = {
+        b: [float((gradient(list(i)) - g).square().sum()) for i in itertools.combinations(range(n), b)]
+        for b in (2, 3)
+    }
+    for row in rows:
+        if row["law"] == "without_replacement":  # a partition into disjoint batches: each value is one of all
+            assert min(every[row["batch_size"]]) * 0.999 <= row["measured"]
+            assert row["measured"] <= max(every[row["batch_size"]]) * 1.001
+    if not coupled:
+        single = torch.stack([gradient([i]) for i in range(n)])
+        c_true = float((single - g).square().sum(1).mean())
+        for b in (2, 3):  # the laws themselves
+            close(np.mean(every[b]), (n - b) / (b * (n - 1)) * c_true)
+            inclusion = 0.0
+            for inside in itertools.product((0, 1), repeat=n):
+                share = np.prod([b / n if i else 1 - b / n for i in inside])
+                centred = sum((single[i] - g) * inside[i] for i in range(n)) / b
+                inclusion += share * float((centred**2).sum())
+            close(inclusion, (n - b) / (b * n) * c_true)
+            (row,) = [r for r in rows if (r["law"], r["batch_size"]) == ("independent", b)]
+            assert abs(row["measured"] - inclusion) < 5 * row["standard_error"]

@@ -1,0 +1,73 @@
+"""`python -m study.probe`: tables for a finished run, at init and at the end."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from study.compose import compose
+from study.execute import execute, run_paths
+from study.paths import RunPaths
+from study.probe import main
+
+COMMON = ["scale=smoke", "data.subset=40", "batch_size=16", "epochs=1", "device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    folder = tmp_path_factory.mktemp("runs")
+    run = compose(
+        [*COMMON, f"runs_dir={folder}", "probes.measure=[logit_gradients@init,logit_gradients@final]"]
+    )
+    record = execute(run)
+    assert record["probe_failures"] == []
+    return run_paths(run)
+
+
+def rows(paths: RunPaths, name: str) -> list[dict[str, object]]:
+    return pq.read_table(paths.probe(name)).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_the_same_numbers_as_in_the_run(finished: RunPaths) -> None:
+    before = rows(finished, "logit_gradients")
+    assert [r["when"] for r in before] == ["init", "final"]
+    for at in ("init", "final"):
+        assert main([str(finished.root), "probes.measure=[logit_gradients]", f"at={at}"]) == 0
+    after = rows(finished, "logit_gradients")
+    assert sorted(after, key=lambda r: str(r["when"])) == sorted(before, key=lambda r: str(r["when"]))
+
+
+def test_new_tables(finished: RunPaths) -> None:
+    words = [finished.run_id, "probes=light", f"runs_dir={finished.root.parent}", "at=final"]
+    assert main(words) == 0
+    found = rows(finished, "gradient_agreement")
+    assert {r["when"] for r in found} == {"final"}
+    assert {r["step"] for r in found} == {2}
+    assert not list(finished.probes.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere", "probes=init"], "no run at"),
+        (["{run}", "probes=none"], "nothing to measure"),
+        (["{run}", "probes=init", "at=end"], "unknown moment"),
+        (["{run}", "probes=inti"], "init"),
+        (["{run}", "lr=0.1", "probes=init"], "lr"),
+        (["{run}", "probes.measure=[gradient_tail]"], "gradient_tails"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    finished: RunPaths, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([w.format(run=finished.root) for w in words]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_without_weights_only_init(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = compose([*COMMON, f"runs_dir={tmp_path}", "keep_weights=false", "seed=1"])
+    execute(run)
+    assert main([str(run_paths(run).root), "probes=light", "at=final"]) == 2
+    assert "kept no final weights" in capsys.readouterr().err
