@@ -1,8 +1,8 @@
 """The cost ledger of the probes: `python -m study.bench probes`.
 
 Every cost is the probe's own, all its passes included, the training step excluded, in units of one plain
-training step (forward, backward, update). Plain and probed steps alternate within one run, so that a slower or
-busier machine moves both; shown is the median of the ratios and their spread.
+training step (forward, backward, update). Plain and probed steps alternate within one run, so that a slower
+or busier machine moves both; shown is the median of the ratios and their spread.
 """
 
 import argparse
@@ -94,7 +94,7 @@ class Bench:
         self.images = ImageSet(split, split, None, 10, (0.5,) * 3, (0.25,) * 3)
         self.device = torch.device("cpu")
         self.network = build_network(self.run, (3, size, size), 10)
-        self.network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        self.network.to(memory_format=torch.channels_last).train()
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=self.run.lr)
         self.batch = self.engine(()).probe_batch()
 
@@ -110,7 +110,7 @@ class Bench:
         start = time.perf_counter()
         images, labels = self.batch
         with engine.step(0, 0, images, labels):
-            F.cross_entropy(self.network(images), labels).backward()
+            F.cross_entropy(self.network(images), labels).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return time.perf_counter() - start
@@ -145,7 +145,7 @@ class Bench:
 
         names = layers_at(self.network, ProbesConfig().agreement_layers)
         capture = Capture(0, 0, "init", *self.batch, self.network, self.run)
-        own_pass(self.network, [Want(w, x) for x in names for w in ("input", "output_grad")], capture)  # type: ignore[arg-type]
+        own_pass(self.network, [Want(w, x) for x in names for w in ("input", "output_grad")], capture)
         return _timed(
             lambda: [materialised(layer_of(self.network, x).module, *capture.pairs(x)[0]) for x in names]
         )
@@ -223,7 +223,7 @@ def _together(bench: Bench, repeats: int) -> list[float]:
 
 
 def _light(bench: Bench, repeats: int) -> list[float]:
-    """Return the excess of a run with probes=light over one without: a measured step's cost, by its cadence."""
+    """Return the excess of a run with probes=light: the cost of a measured step over its period."""
     light = compose(["probes=light"]).probes
     for due in parse(light.measure):
         if due.when != "every":

@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,9 @@ from study.errors import ConfigError, StudyError, unknown
 from study.paths import RunPaths
 from study.records import read_record, write_table
 from study.status import Status
+
+if TYPE_CHECKING:
+    from study.state import TrainState
 
 AT = ("init", "final")
 
@@ -129,12 +133,9 @@ def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
     return run, int(record["steps_done"]), run.epochs
 
 
-def _load_weights(state: object, paths: RunPaths) -> None:
+def _load_weights(state: "TrainState", paths: RunPaths) -> None:
     import torch
 
-    from study.state import TrainState
-
-    assert isinstance(state, TrainState)
     try:
         weights = torch.load(paths.weights, map_location=state.device, weights_only=True)
         state.network.load_state_dict(weights)

@@ -222,7 +222,7 @@ def _take(want: Want, inputs: tuple[Any, ...], output: Tensor, capture: Capture,
         def take_gradient(grad: Tensor) -> None:
             values[call] = grad.detach()
 
-        output.register_hook(take_gradient)
+        output.register_hook(take_gradient)  # type: ignore[no-untyped-call]
 
 
 def _logits_hook(capture: Capture) -> Callable[..., None]:
@@ -235,10 +235,10 @@ def _logits_hook(capture: Capture) -> Callable[..., None]:
 def _take_gradients(
     loss: Tensor, network: Network, wants: Sequence[Want], capture: Capture, scale: float
 ) -> None:
-    targets: list[Tensor | GradientEdge] = []
+    targets: list[GradientEdge] = []
     owners: list[tuple[Want, int]] = []
     weight_edges = {
-        w: capture.edges[w] or [_plain_weight(layer_of(network, w.layer))]
+        w: capture.edges[w] or [get_gradient_edge(_plain_weight(layer_of(network, w.layer)))]
         for w in wants
         if w.what == "weight_grad"
     }
@@ -249,7 +249,7 @@ def _take_gradients(
         elif want.what == "weight_grad":
             found = weight_edges[want]
         elif want.what == "parameter_grads":
-            found = list(network.parameters())
+            found = [get_gradient_edge(p) for p in network.parameters()]
         targets += found
         owners += [(want, i) for i in range(len(found))]
     keep = any(w.what == "graph" for w in wants)

@@ -26,7 +26,7 @@ class Histogram(NamedTuple):
     """Values that are exactly 0 (they are in the middle bin as well)."""
     nonfinite: int
     sample: Tensor
-    """At most SAMPLE of the values (fp32), drawn with replacement at places that depend on their number only."""
+    """At most SAMPLE values (fp32), drawn with replacement; where depends on their number only."""
 
 
 def edges() -> list[float]:

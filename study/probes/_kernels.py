@@ -6,6 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
 
 CHUNK_BYTES = 2**26
 """Memory for one chunk of unfolded inputs and of per-image gradients."""
@@ -16,11 +17,10 @@ def weight_gradient(module: nn.Module, inputs: Tensor, output_grads: Tensor) -> 
     if isinstance(module, nn.Linear):
         return output_grads.flatten(0, -2).T @ inputs.flatten(0, -2)
     conv = cast(nn.Conv2d, module)
-    shape = cast(Tensor, conv.weight).shape
     padding = cast(tuple[int, int], conv.padding)
-    return torch.nn.grad.conv2d_weight(
-        inputs, shape, output_grads, conv.stride, padding, conv.dilation, conv.groups
-    )
+    options = (conv.stride, padding, conv.dilation, conv.groups)
+    found = conv2d_weight(inputs, conv.weight.shape, output_grads, *options)  # type: ignore[no-untyped-call]
+    return cast(Tensor, found)
 
 
 def example_chunks(module: nn.Module, pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:

@@ -61,7 +61,7 @@ class _Layout:
         """Return chunks in the precision to compute in."""
         rows = max(1, CHUNK_VALUES // max(1, self.values[:1].numel()))
         kind = torch.float64 if double or self.values.dtype == torch.float64 else torch.float32
-        return [c.to(kind) for c in self.values.split(rows)]
+        return [c.to(kind) for c in torch.split(self.values, rows)]
 
     def spread(self, vector: Tensor) -> Tensor:
         """Return a per-channel vector (C) in a shape that broadcasts against a chunk."""

@@ -6,7 +6,7 @@ leaves no gradients.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -127,6 +127,6 @@ class Replay:
         self.network.train()
 
 
-def _default_groups(replay: Replay) -> list[dict[str, object]]:
+def _default_groups(replay: Replay) -> list[dict[str, Any]]:
     run = replay.run
     return [{"params": replay.parameters, "weight_decay": run.weight_decay, "lr": run.lr, "momentum": 0.0}]

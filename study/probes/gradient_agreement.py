@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
 def captures(network: Network, options: ProbesConfig) -> list[Want]:
     """Inputs and output gradients of the chosen layers."""
     chosen = layers_at(network, options.agreement_layers)
-    return [Want(what, x) for x in chosen for what in ("input", "output_grad")]  # type: ignore[arg-type]
+    return [Want(what, x) for x in chosen for what in ("input", "output_grad")]
 
 
 def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:

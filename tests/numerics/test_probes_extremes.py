@@ -1,4 +1,4 @@
-"""Probes on values that no formula likes, in half precision, under loss scaling; tail statistics on known samples."""
+"""Probes on values that no formula likes and in half precision; tail statistics on known samples."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every probe against a slow, obvious twin in double precision: plain loops over images, positions, classes."""
+"""Every probe against a slow, obvious twin in double precision: loops over images, positions, classes."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ OPTIONS = ProbesConfig(
     noise_subset=6,
     noise_batches=(2, 3),
     noise_draws=150,
-    measure=tuple(f"{p}@first:1" for p in probing.PROBES if p != "gradient_noise") + ("gradient_noise@init",),
+    measure=(*(f"{p}@first:1" for p in probing.PROBES if p != "gradient_noise"), "gradient_noise@init"),
 )
 RTOL = 1e-6
 

@@ -116,9 +116,15 @@ def test_an_interrupted_pass_leaves_no_hook() -> None:
     network = probing.network_of(run, sets)
     engine = probing.engine_of(run, network, sets, probing.Trace())
     before = hooks(network)
-    with pytest.raises(KeyboardInterrupt), engine.step(0, 0, *engine.probe_batch()):
-        assert hooks(network) > before
-        raise KeyboardInterrupt
+    batch = engine.probe_batch()
+
+    def interrupted() -> None:
+        with engine.step(0, 0, *batch):
+            assert hooks(network) > before
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert hooks(network) == before
 
 
