@@ -9,10 +9,14 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import FrameType
 
 from study.config import RunConfig
 from study.errors import OwnedElsewhereError, StudyError
+from study.identity import run_id
+from study.paths import RunPaths
+from study.records import read_record
 
 OWNED_ELSEWHERE = 75
 """Exit code of a trial that another live process works on (EX_TEMPFAIL)."""
@@ -69,9 +73,19 @@ def run_trial(config: RunConfig, pipe: Connection, output: str, gpu: str | None)
         _send(pipe, str(error))
         sys.exit(REFUSED)
     except Exception as error:
-        _send(pipe, "".join(traceback.format_exception_only(error)).strip())
-        traceback.print_exc()
+        text = "".join(traceback.format_exception_only(error)).strip()
+        _send(pipe, text)
+        if not _recorded(config, text):
+            traceback.print_exc()
         sys.exit(1)
+
+
+def _recorded(config: RunConfig, error: str) -> bool:
+    """Whether the run's own record names this error; then its log.txt has the traceback."""
+    with contextlib.suppress(StudyError):
+        record = read_record(RunPaths(Path(config.runs_dir) / run_id(config)))
+        return record is not None and record.get("error") == error
+    return False
 
 
 def _send(pipe: Connection, message: object) -> None:
