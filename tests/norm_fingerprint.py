@@ -77,7 +77,7 @@ def output(module):
     d = (y - y.mean((0, 2, 3), keepdim=True)).abs()
     held |= {"order 1"} if close(d.mean((0, 2, 3)) * (torch.pi / 2) ** 0.5, 1) else set()
     ratios = d.amax((0, 2, 3))
-    held |= {"order ∞"} if close(ratios, float(ratios[0])) else set()
+    held |= {"order ∞"} if close(ratios, ratios[0].item()) else set()
     return {"moments": tuple(sorted(held)), "input": close(y, images()[:, :-1])}
 
 

@@ -170,7 +170,7 @@ def bias_after(steps, *, blind, lr=0.1):
         (grad,) = torch.autograd.grad(loss, b)
         with torch.no_grad():
             b -= lr * grad
-        biases.append(float(b))
+        biases.append(b.item())
         losses.append(float(loss.detach()))
     return biases, losses
 
