@@ -29,7 +29,7 @@ from study.criteria import plateau_reached
 from study.data.batches import majority_share
 from study.data.loading import load
 from study.divergence import first_bad_layer
-from study.errors import ConfigError, StudyError
+from study.errors import ConfigError, OwnedElsewhereError, StudyError
 from study.identity import run_id, scientific
 from study.ownership import Claim, OwnershipLostError, claim
 from study.paths import RunPaths
@@ -112,11 +112,13 @@ class _Run:
         self.state, self.run, self.paths, self.held = state, state.run, paths, held
         self._report, self._stop = report, stop
         self.total = self.run.epochs * state.steps_per_epoch
-        self.rows_store = Rows(paths)
+        self.rows_store: Rows
         self._buffer: list[Row] = []
         self._began = self._last_checkpoint = time.monotonic()
         self._last_report = 0.0
         self.record: dict[str, Any] = {}
+        if self.run.probes.measure:
+            self._attach_probes()
 
     def execute(self) -> dict[str, Any]:
         self._refuse_other_config()
@@ -181,8 +183,27 @@ class _Run:
 
     # The rest is this class's own.
 
-    def add_probe_rows(self, name: str, table: pa.Table) -> None:
-        self.rows_store.add(f"probes/{name}", table)
+    def _attach_probes(self) -> None:
+        from study.probes.base import ProbeEngine
+
+        state = self.state
+        state.probes = ProbeEngine(
+            self.run,
+            state.network,
+            state.image_set,
+            state.device,
+            write=lambda name, table: self.rows_store.add(f"probes/{name}", table),
+            fail=self._probe_failed,
+            optimizer=state.optimizer,
+            scaler=state.scaler,
+        )
+
+    def _probe_failed(self, name: str, step: int, text: str) -> None:
+        """A probe that raises never ends a run; its failure is in the log and in run.json."""
+        self.log.error("probe %s failed at step %d:\n%s", name, step, text)
+        failure = {"probe": name, "step": step, "error": text.strip().splitlines()[-1]}
+        if failure not in self.record["probe_failures"]:
+            self.record["probe_failures"].append(failure)
 
     def _train(self) -> Ending:
         if self.state.step == 0:
@@ -209,8 +230,7 @@ class _Run:
         outcome = Outcome.DIVERGED if diverged else Outcome.TRAINED
         self.log.info("finished: %s", outcome)
         self._publish(status=Status.FINISHED, outcome=outcome, divergence=divergence)
-        self.paths.checkpoint.unlink(missing_ok=True)
-        shutil.rmtree(self.paths.parts, ignore_errors=True)
+        _drop_progress(self.paths)
 
     def _divergence(self) -> dict[str, Any]:
         monitor = self.state.monitor
@@ -231,6 +251,7 @@ class _Run:
 
     def _load_checkpoint(self) -> bool:
         if not self.paths.checkpoint.exists():
+            self.rows_store = Rows(self.paths)
             return False
         try:
             saved = torch.load(self.paths.checkpoint, map_location=self.state.device, weights_only=True)
@@ -310,6 +331,7 @@ class _Run:
             "git": provenance.git(),
             "host": socket.gethostname(),
             "wandb_id": old.get("wandb_id"),
+            "probe_failures": list(old.get("probe_failures", [])),
             "created": old.get("created", _now()),
             "restarts": int(old.get("restarts", -1)) + 1,
         }
@@ -324,8 +346,17 @@ def _finished(paths: RunPaths, config: RunConfig) -> dict[str, Any] | None:
         return None
     if paths.config.exists() and scientific(_stored_config(paths)) != scientific(config):
         raise ConfigError(f"{paths.config} holds another config than the one requested under its id")
+    if paths.checkpoint.exists() or paths.parts.exists():  # killed between its last two acts
+        with contextlib.suppress(OwnedElsewhereError), claim(paths):
+            _drop_progress(paths)
     tag(paths, config.sweep)
     return read_record(paths)
+
+
+def _drop_progress(paths: RunPaths) -> None:
+    """Remove what only a resume needs."""
+    paths.checkpoint.unlink(missing_ok=True)
+    shutil.rmtree(paths.parts, ignore_errors=True)
 
 
 def _stored_config(paths: RunPaths) -> RunConfig:

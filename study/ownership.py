@@ -152,7 +152,7 @@ def _claim(paths: RunPaths) -> Claim:
         if found:
             _refuse_if_held(paths, found[-1][1])
         number = found[-1][0] + 1 if found else 1
-        tmp = paths.root / f".owner.{owner.token}.tmp"
+        tmp = paths.root / f".owner.{owner.token}.{owner.pid}@{owner.host}.tmp"
         tmp.mkdir()
         try:
             records.write_json(tmp / "owner.json", asdict(owner))
@@ -164,7 +164,25 @@ def _claim(paths: RunPaths) -> Claim:
             continue  # somebody else won this number: look again
         held = Claim(paths, number, owner)
         held.check()
+        _remove_temporaries(paths)
         return held
+
+
+def _remove_temporaries(paths: RunPaths) -> None:
+    """Remove what killed processes left half-written; only the owner writes files, others only claims."""
+    for folder in (paths.root, paths.probes, paths.parts):
+        for tmp in folder.glob(".*.tmp"):
+            if tmp.is_file():
+                tmp.unlink(missing_ok=True)
+            elif _claimant_gone(tmp.name):
+                shutil.rmtree(tmp, ignore_errors=True)
+
+
+def _claimant_gone(name: str) -> bool:
+    """Whether the process that was preparing a claim (`.owner.TOKEN.PID@HOST.tmp`) is known to be dead."""
+    process, _, host = name.removesuffix(".tmp").partition("@")
+    pid = process.rpartition(".")[2]
+    return host == socket.gethostname() and pid.isdigit() and not psutil.pid_exists(int(pid))
 
 
 def _refuse_if_held(paths: RunPaths, owner: Owner) -> None:

@@ -1,7 +1,6 @@
 """All that changes while a run trains: built from the config, saved to and loaded from a checkpoint."""
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from study import optim
 from study.config import RunConfig
 from study.data.base import ImageSet
 from study.data.batches import EpochBatches, evaluation_batches
-from study.inits.base import prepare
-from study.models.base import Network, build_network
+from study.models.base import Network, build_network, prepare
 from study.monitor import Monitor, Reader, Tally
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,9 +39,9 @@ def initial_network(run: RunConfig, image_set: ImageSet, device: torch.device) -
     network = build_network(run, (shape[1], shape[2], shape[3]), image_set.n_classes)
     network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def images() -> Iterator[Tensor]:
-        batches = evaluation_batches(image_set.train, image_set.mean, image_set.std, run.batch_size)
-        return (x for x, _ in batches)
+    def images() -> list[Tensor]:
+        train = image_set.train
+        return [x for x, _ in evaluation_batches(train, image_set.mean, image_set.std, run.batch_size)]
 
     prepare(network, run, images)
     return network
