@@ -1,15 +1,13 @@
 """Fused batch normalisation by virtual batches on the CPU, without copies of its own.
 
 `torch.cat` of `F.batch_norm`s has the same output to the bit, but copies it once more: 1.3 to 1.5 times the
-cost of one fused batch norm for eight virtual batches, against 1.1 (channels_last) to 1.3 (contiguous) here.
+cost of one fused batch norm for eight virtual batches, against 1.1 to 1.4 here (batch 128, 32×16×16).
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-
-_ops = torch.ops.aten
 
 
 class VirtualBatches(torch.autograd.Function):
@@ -33,10 +31,8 @@ class VirtualBatches(torch.autograd.Function):
         saved = torch.empty_like(means), torch.empty_like(means)
         parts = torch.split(x, size), torch.split(y, size), means, variances, *saved
         for image, out, mean, var, save_mean, save_invstd in zip(*parts, strict=True):
-            _ops.native_batch_norm.out(
-                image, gamma, beta, mean, var, True, 1.0, eps,
-                out=out, save_mean=save_mean, save_invstd=save_invstd,
-            )  # fmt: skip
+            statistics = out, save_mean, save_invstd
+            torch.native_batch_norm(image, gamma, beta, mean, var, True, 1.0, eps, out=statistics)
         ctx.save_for_backward(x, gamma, *saved)
         ctx.size, ctx.eps, ctx.shifted = size, eps, beta is not None
         return y
@@ -44,14 +40,18 @@ class VirtualBatches(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, gamma, save_mean, save_invstd = ctx.saved_tensors
-        parts = torch.split(grads[0], ctx.size), torch.split(x, ctx.size), save_mean, save_invstd
+        dx = torch.empty_like(x)
+        dgamma: Tensor | None = None
+        dbeta: Tensor | None = None
         wanted = [True, gamma is not None, ctx.shifted]
-        results = [
-            _ops.native_batch_norm_backward(dy, image, gamma, None, None, mean, invstd, True, ctx.eps, wanted)
-            for dy, image, mean, invstd in zip(*parts, strict=True)
-        ]
-        dx, dgamma, dbeta = zip(*results, strict=True)
-        summed = [
-            sum(d[1:], start=d[0]) if w else None for d, w in zip((dgamma, dbeta), wanted[1:], strict=True)
-        ]
-        return torch.cat(dx), *summed, None, None, None, None
+        parts = torch.split(grads[0], ctx.size), torch.split(x, ctx.size), save_mean, save_invstd
+        first = 0
+        for dy, image, mean, invstd in zip(*parts, strict=True):
+            part, g, b = torch.ops.aten.native_batch_norm_backward(
+                dy, image, gamma, None, None, mean, invstd, True, ctx.eps, wanted
+            )
+            dx[first : first + len(part)].copy_(part)
+            first += len(part)
+            dgamma = g if dgamma is None else dgamma + g
+            dbeta = b if dbeta is None else dbeta + b
+        return dx, dgamma if wanted[1] else None, dbeta if wanted[2] else None, None, None, None, None
