@@ -6,6 +6,7 @@ ratio comes from alternating repetitions and is printed with its spread (10th to
 
 import argparse
 import importlib
+import math
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from study.compose import compose
 from study.data.base import ImageSet, Split
 from study.data.batches import EpochBatches
 from study.data.loading import load
+from study.launch import machine
 from study.paths import run_dirs
 from study.records import read_record
 from study.state import TrainState
@@ -165,59 +167,62 @@ def bench_input(repetitions: int = 7, n: int = 2048) -> None:
         print(f"input per image, torchvision ({workers} workers) ÷ ours: {ratio}   at least 20")
 
 
-def bench_launcher(repetitions: int = 1, epochs: int = 3) -> None:
+SERIAL = """
+import hydra, sys
+from study.compose import CONF
+from study.config import from_mapping
+from study.execute import execute
+from omegaconf import OmegaConf
+
+@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
+def task(cfg):
+    mapping = OmegaConf.to_container(cfg, resolve=True)
+    mapping.pop("from")
+    execute(from_mapping(mapping))
+
+task()
+"""
+"""The grid as a user of Hydra alone would run it: its own sweeper and its own launcher, one run at a time."""
+
+
+def bench_launcher(repetitions: int = 2, epochs: int = 2) -> None:
     """(c) Six equal trials under the local launcher against Hydra's serial launcher with all cores."""
-    cores = _cores()
+    cores = machine.cores()
     ratios, ideals = [], []
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory() as folder:
-            grid = ["seed=0,1,2,3,4,5", f"epochs={epochs}", "scale=laptop", "device=cpu"]
-            local = _study_run(["-m", *grid, "threads=1", f"runs_dir={folder}/local"])
-            serial = _study_run(
-                ["-m", *grid, f"threads={cores}", "hydra/launcher=basic", f"runs_dir={folder}/serial"]
-            )
-            alone = _study_run([f"epochs={epochs}", "seed=9", "device=cpu", f"runs_dir={folder}/alone"])
-            record = read_record(run_dirs(Path(folder) / "alone")[0])
-            assert record is not None
+            common = [f"epochs={epochs}", "device=cpu"]
+            grid = ["-m", "seed=0,1,2,3,4,5", *common]
+            local = _python("-m", "study.run", *grid, f"runs_dir={folder}/local")
+            basic = ["hydra/launcher=basic", "hydra/sweeper=basic", f"hydra.sweep.dir={folder}"]
+            settings = [*basic, f"threads={cores}", f"runs_dir={folder}/serial"]
+            serial = _python("-c", SERIAL, *grid, *settings)
+            _python("-m", "study.run", *common, f"runs_dir={folder}/alone")
+            alone = read_record(run_dirs(Path(folder) / "alone")[0])
+            assert alone is not None
             ratios.append(local / serial)
-            ideals.append((alone + record["seconds"] * (6 / cores - 1)) / serial)
+            ideals.append(alone["seconds"] * math.ceil(6 / cores) / serial)
     print(f"six trials, local launcher ÷ Hydra's serial launcher: {spread(ratios)}   limit 0.90")
     print(f"    ideal (perfect overlap of one-thread trials):     {spread(ideals)}")
 
 
-def bench_startup(trials: int = 12) -> None:
+def bench_startup(trials: int = 9) -> None:
     """(d) Wall time per further trial that only builds, records and ends, one at a time."""
     for scale in ("smoke", "laptop"):
         with tempfile.TemporaryDirectory() as folder:
-
-            def grid(n: int, name: str, scale: str = scale, folder: str = folder) -> float:
-                seeds = ",".join(map(str, range(n)))
-                return _study_run(
-                    [
-                        "-m",
-                        f"seed={seeds}",
-                        "epochs=0",
-                        f"scale={scale}",
-                        "device=cpu",
-                        "hydra.launcher.concurrent=1",
-                        f"runs_dir={folder}/{name}",
-                    ]
-                )
-
-            each = (grid(trials, "many") - grid(1, "one")) / (trials - 1)
+            fixed = ["epochs=0", f"scale={scale}", "device=cpu", "hydra.launcher.workers=1"]
+            times = {}
+            for n in (1, trials):
+                seeds = f"seed={','.join(map(str, range(n)))}"
+                times[n] = _python("-m", "study.run", "-m", seeds, *fixed, f"runs_dir={folder}/{n}")
+        each = (times[trials] - times[1]) / (trials - 1)
         print(f"start-up per trial after the first, scale={scale}: {each:.3f} s   limit 0.5 s")
 
 
-def _study_run(arguments: list[str]) -> float:
-    """Run `python -m study.run` quietly; return its wall time in seconds."""
-    command = [sys.executable, "-m", "study.run", *arguments]
+def _python(*arguments: str) -> float:
+    """Run a Python of its own quietly; return its wall time in seconds."""
+    command = [sys.executable, *arguments]
     return seconds(lambda: subprocess.run(command, check=True, capture_output=True, text=True))
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 PARTS: dict[str, Callable[[], None]] = {

@@ -91,13 +91,6 @@ def run_paths(config: RunConfig) -> RunPaths:
     return RunPaths(Path(config.runs_dir) / run_id(config))
 
 
-def tag(paths: RunPaths, sweep: str) -> None:
-    """Note in a finished run's record that a sweep asked for it as well."""
-    record = read_record(paths)
-    if record is not None and sweep and sweep not in record["sweeps"]:
-        write_json(paths.record, {**record, "sweeps": [*record["sweeps"], sweep]})
-
-
 class _Run:
     """A run while this process owns its directory; implements the training loop's Events."""
 
@@ -349,7 +342,7 @@ def _finished(paths: RunPaths, config: RunConfig) -> dict[str, Any] | None:
     if paths.checkpoint.exists() or paths.parts.exists():  # killed between its last two acts
         with contextlib.suppress(OwnedElsewhereError), claim(paths):
             _drop_progress(paths)
-    tag(paths, config.sweep)
+    records.tag(paths, config.sweep)
     return read_record(paths)
 
 

@@ -14,7 +14,7 @@ from study.identity import run_id, scientific
 from study.launch import cost
 from study.ownership import observed_status
 from study.paths import RunPaths
-from study.records import read_record, write_json
+from study.records import read_record, tag
 from study.status import DONE, Status
 
 
@@ -110,10 +110,8 @@ def make_plan(configs: Iterable[RunConfig]) -> Plan:
 def mark(trials: Iterable[Trial]) -> None:
     """Note in finished runs that a sweep asked for them too."""
     for trial in trials:
-        record = read_record(trial.paths)
-        name = trial.config.sweep
-        if trial.done and name and record and name not in record.get("sweeps", []):
-            write_json(trial.paths.record, {**record, "sweeps": [*record.get("sweeps", []), name]})
+        if trial.done:
+            tag(trial.paths, trial.config.sweep)
 
 
 def differing(configs: Sequence[RunConfig]) -> list[str]:
