@@ -284,6 +284,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        from study.probes import _schedule  # it reads ProbesConfig
+
+        _schedule.check(self.probes)
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> RunConfig:

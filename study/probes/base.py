@@ -36,7 +36,6 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -47,14 +46,12 @@ from torch import Tensor
 from study import registry
 from study.config import RunConfig
 from study.data.base import ImageSet
-from study.errors import ConfigError, unknown
 from study.models.base import Network
+from study.probes import _schedule
 from study.probes._capture import Capture, Want, instrumented, own_pass
 from study.probes._replay import Replay
+from study.probes._schedule import Due
 from study.probes._state import NetworkState
-
-MOMENTS = ("init", "epoch_end", "divergence", "final")
-"""Schedules that are moments between steps."""
 
 COMMON = pa.schema(
     [
@@ -70,43 +67,13 @@ Write = Callable[[str, pa.Table], None]
 Fail = Callable[[str, int, str], None]
 
 
-@dataclass(frozen=True)
-class Due:
-    """One NAME@SCHEDULE."""
-
-    name: str
-    when: str
-    """A moment, "first" or "every"."""
-    n: int = 0
-    """How many steps, or every how many."""
-
-    def at_step(self, step: int) -> bool:
-        """Whether it is due in the pass that follows `step` updates."""
-        return (self.when == "first" and step < self.n) or (self.when == "every" and step % self.n == 0)
-
-
 def parse(measure: Sequence[str]) -> list[Due]:
     """Return the (probe, schedule) pairs of `probes.measure`; ConfigError names what is wrong.
 
     An entry without "@" takes the probe's usual schedule.
     """
-    found = []
-    for entry in measure:
-        name, at, schedule = entry.partition("@")
-        if name not in registry.names("study.probes"):
-            raise unknown("probe", name, registry.names("study.probes"))
-        schedule = schedule if at else str(load(name).SCHEDULE)
-        when, colon, n = schedule.partition(":")
-        if when in MOMENTS and not colon:
-            found.append(Due(name, when))
-        elif when in ("first", "every") and n.isdecimal() and int(n) >= 1:
-            found.append(Due(name, when, int(n)))
-        else:
-            raise ConfigError(
-                f"probes.measure: '{entry}' has no valid schedule; it must be NAME@ and one of "
-                f"{', '.join(MOMENTS)}, first:N, every:N with N ≥ 1"
-            )
-    return found
+    plain = [entry for entry in measure if "@" not in entry]
+    return _schedule.parse(measure, {name: str(load(name).SCHEDULE) for name in plain})
 
 
 def load(name: str) -> ModuleType:
@@ -142,6 +109,7 @@ class ProbeEngine:
         self.run, self.network, self.image_set, self.device = run, network, image_set, device
         self.write, self.fail = write, fail
         self.optimizer, self.scaler = optimizer, scaler
+        _schedule.check(run.probes)
         self.due = parse(run.probes.measure)
         self._watching = any(d.when in ("first", "every", "divergence") for d in self.due)
         self._last: tuple[Tensor, Tensor] | None = None

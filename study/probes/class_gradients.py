@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from study.config import ProbesConfig
-from study.errors import ConfigError
 from study.models.base import Network
 from study.probes._capture import Capture, Want
 from study.probes._layers import layers_at, plain
@@ -41,9 +40,6 @@ SCHEMA = pa.schema(
 
 def captures(network: Network, options: ProbesConfig) -> list[Want]:
     """The pass's graph, towards the chosen layers."""
-    for by in options.class_by:
-        if by not in ("logit", "label"):
-            raise ConfigError(f"probes.class_by: unknown mask '{by}'. Valid: label, logit.")
     return [Want("graph", x) for x in layers_at(network, options.class_layers)]
 
 

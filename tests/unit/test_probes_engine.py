@@ -148,6 +148,41 @@ def test_bad_schedules_are_refused(entry: str) -> None:
         base.parse([entry])
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"measure": ("gradient_tail@init",)},
+        {"class_by": ("image",)},
+        {"moment_sides": ("outputs",)},
+        {"moments": 3},
+        {"alphas": (1.0, 0.1)},
+        {"noise_subset": 8, "noise_batches": (8,)},
+    ],
+)
+def test_bad_options_are_refused_with_the_config(fields: dict[str, object]) -> None:
+    with pytest.raises(
+        ConfigError, match=next(reversed(fields)) if "measure" not in fields else "gradient_tails"
+    ):
+        RunConfig(probes=ProbesConfig(**fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("norm", ["none", "wn", "ws"])
+def test_weight_gradients_are_those_of_the_weight_that_is_used(norm: str) -> None:
+    """Behind weight normalisation and standardisation too: Σ over images and positions gives the same."""
+    probes = ProbesConfig(
+        measure=("gradient_agreement@first:1", "channel_pairs@first:1", "channel_pairs@init")
+    )
+    trace = train(config(norm=norm, probes=probes), image_set(), steps=1)
+    assert trace.failures == []
+    pairs = [r for r in trace.rows("channel_pairs") if r["when"] == "first"]
+    for found, exact in zip(pairs, trace.rows("gradient_agreement"), strict=True):
+        gradient = torch.tensor(exact["gradient"]).view(exact["shape"])
+        expected = gradient.abs().flatten(2).mean(-1).flatten().double()
+        torch.testing.assert_close(
+            torch.tensor(found["mean_abs"], dtype=torch.float64), expected, rtol=1e-4, atol=1e-7
+        )
+
+
 def test_training_and_own_pass_agree() -> None:
     """The compiled run's own eager pass and the training step's own pass measure the same thing."""
     sets, probes = image_set(), everywhere()
@@ -239,6 +274,8 @@ def test_modules_called_twice_and_changed_in_place() -> None:
     run = config(norm="none", probes=probes)
     torch.manual_seed(0)
     network = Twice(Builder(build_norm(run.norm), ModelConfig())).train()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.2)
     trace = train(run, sets, steps=1, network=network)
     assert trace.failures == []
     rows = [r for r in trace.rows("activation_moments") if r["layer"] == "block1.conv1"]
