@@ -3,6 +3,7 @@
 import base64
 import datetime
 import platform
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import figures, select, stats, style
+from analysis import claims, figures, select, stats, style
 from analysis.load import Frames
 from analysis.tidy import each
 
@@ -40,6 +41,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """One claim, judged on the runs of one setting."""
+
+    verdict: str
+    sentence: str
+    estimate: str
+    n: str
+    setting: str
+    details: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class Group:
     """Everything about the runs of one setting, the only ones that may be compared by norm and rate."""
 
@@ -61,6 +74,8 @@ class Page:
     title: str
     summary: list[str]
     notices: list[str]
+    verdicts: list[Verdict] = field(default_factory=list)
+    verdict_counts: str = ""
     groups: list[Group] = field(default_factory=list)
     trial_columns: list[tuple[str, str]] = field(default_factory=list)
     trials: list[list[Cell]] = field(default_factory=list)
@@ -71,10 +86,14 @@ class Page:
 def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page:
     """Draw all figures into out/figures and collect what the page says."""
     table = select.outcomes(frames)
+    verdicts = _verdicts(frames)
+    counts = Counter(v.verdict for v in verdicts)
     return Page(
         title="Why does batch normalisation work?",
         summary=_summary(table, sweep),
         notices=list(_notices(table)),
+        verdicts=verdicts,
+        verdict_counts=", ".join(f"{counts[v]} {v}" for v in claims.Verdict if counts[v]),
         groups=[_group(frames, name, out, i) for i, name in enumerate(dict.fromkeys(table["setting"]))],
         trial_columns=TRIAL_COLUMNS,
         trials=[_trial(run) for run in each(table)],
@@ -124,6 +143,41 @@ def _notices(table: pd.DataFrame) -> Iterator[str]:
     if table["dirty"].fillna(False).any():
         n = int(table["dirty"].fillna(False).sum())
         yield f"{n} of {len(table)} runs were made from code with uncommitted changes."
+
+
+def _verdicts(frames: Frames) -> list[Verdict]:
+    """Every claim on every setting; on several settings, those that were not run are left out."""
+    settings = list(dict.fromkeys(frames.runs["setting"]))
+    found = []
+    for name in settings:
+        mine = frames.subset(frames.runs.loc[frames.runs["setting"] == name, "run_id"])
+        results = claims.judge(claims.Case(mine))
+        if len(settings) > 1:
+            results = [r for r in results if r.verdict != claims.Verdict.NOT_RUN]
+        found += [_verdict(result, name) for result in results]
+    return found
+
+
+def _verdict(result: claims.Result, setting: str) -> Verdict:
+    claim, found = result.claim, result.evidence
+    estimate = MISSING
+    if found is not None and pd.notna(found.estimate):
+        estimate = f"{100 * found.estimate:+.1f} points"
+        if pd.notna(found.low):
+            estimate += f" ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    cells = [
+        f"{norm} at {style.rate_label(lr)}: {n}" for (norm, lr), n in zip(claim.cells, result.n, strict=True)
+    ]
+    details = [
+        ("why", result.reason),
+        ("source", claim.source),
+        ("estimator", claim.estimator),
+        ("rule", f"{claim.rule}, level {result.level:.2g}; at least {result.least_seeds} seeds per cell"),
+        ("scale", result.scale or MISSING),
+        ("runs", ", ".join(result.run_ids) or MISSING),
+        ("claim", claim.id),
+    ]
+    return Verdict(str(result.verdict), claim.sentence, estimate, ", ".join(cells), setting, details)
 
 
 def _group(frames: Frames, name: str, out: Path, index: int) -> Group:

@@ -69,10 +69,11 @@ def outcomes(frames: Frames) -> pd.DataFrame:
     table = frames.runs.copy()
     ids = table["run_id"].astype("str")
     table["fate"] = ids.map(fates(frames))
-    for split in ("train", "validation", "test"):
+    for split in ("train", "train_eval", "validation", "test"):
         table[f"last_{split}"] = ids.map(last_epoch_accuracy(frames, split)).astype("float64")
     table["best_test"] = ids.map(best_epoch_accuracy(frames)).astype("float64")
-    table.loc[table["fate"] == DIVERGED, ["last_train", "last_validation", "last_test", "best_test"]] = np.nan
+    accuracies = [name for name in table.columns if name.startswith(("last_", "best_"))]
+    table.loc[table["fate"] == DIVERGED, accuracies] = np.nan
     return table
 
 

@@ -1,0 +1,120 @@
+"""Bjorck et al. 2018 (1806.02375): BN's benefit is mostly that it permits larger learning rates."""
+
+import pandas as pd
+
+from analysis import select
+from analysis.claims.base import (
+    Claim,
+    Evidence,
+    larger,
+    more_often,
+    seeds_for_exact,
+    seeds_for_t,
+    within,
+)
+
+HIGH, LOW = 0.1, 0.0001
+"""The ends of the rates in Fig 1; fixed here, so that no rate is picked by its outcome."""
+
+MARGIN = 0.03
+"""Accuracies closer than this count as equal: about the swing of a curve's end in Fig 1."""
+
+
+def _trains_more_often(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
+    return more_often(bn["fate"] == select.TRAINED, none["fate"] == select.TRAINED)
+
+
+def _diverges_more_often(high: pd.DataFrame, low: pd.DataFrame) -> Evidence:
+    return more_often(high["fate"] == select.DIVERGED, low["fate"] == select.DIVERGED)
+
+
+def _more_accurate(high: pd.DataFrame, low: pd.DataFrame) -> Evidence:
+    return larger(select.score(high, "last_test"), select.score(low, "last_test"))
+
+
+def _equally_accurate(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
+    found = within(select.score(bn, "last_test"), select.score(none, "last_test"), MARGIN)
+    return found._replace(note=_untrained(bn, none))
+
+
+def _larger_gap(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
+    both = [runs[runs["fate"] != select.DIVERGED] for runs in (bn, none)]
+    if any(runs.empty for runs in both):
+        nan = float("nan")
+        return Evidence(nan, nan, nan, nan, nan, "every run of a cell diverged: it has no accuracies")
+    return larger(*(_gap(runs) for runs in both))._replace(note=_untrained(bn, none))
+
+
+def _gap(runs: pd.DataFrame) -> "pd.Series[float]":
+    """Train minus test accuracy after the last epoch, both in eval mode where that was recorded."""
+    train = runs["last_train_eval"].where(runs["last_train_eval"].notna(), runs["last_train"])
+    return train - runs["last_test"]
+
+
+def _untrained(*cells: pd.DataFrame) -> str:
+    """Networks that have learnt nothing agree in accuracy and in gap; that would be no evidence."""
+    if all((runs["fate"] == select.TRAINED).mean() > 0.5 for runs in cells):
+        return ""
+    return "not most runs of both cells trained: untrained networks would agree for no reason of interest"
+
+
+CLAIMS = (
+    Claim(
+        id="bn_permits_larger_rates",
+        sentence="With batch normalisation, networks train at a learning rate at which they do not without.",
+        source="§1, §3, Table 3",
+        cells=(("bn", HIGH), ("none", HIGH)),
+        estimator=f"share of seeds that trained at rate {HIGH:g}, bn minus none; Newcombe's interval",
+        rule="Fisher's exact test, one-sided",
+        unit="share",
+        test=_trains_more_often,
+        least_seeds=seeds_for_exact,
+    ),
+    Claim(
+        id="larger_rates_make_none_diverge",
+        sentence="Without batch normalisation, networks diverge at larger learning rates.",
+        source="§2, Fig 1",
+        cells=(("none", HIGH), ("none", LOW)),
+        estimator=f"share of seeds that diverged, rate {HIGH:g} minus rate {LOW:g}; Newcombe's interval",
+        rule="Fisher's exact test, one-sided",
+        unit="share",
+        test=_diverges_more_often,
+        least_seeds=seeds_for_exact,
+    ),
+    Claim(
+        id="larger_rates_improve_bn",
+        sentence="With batch normalisation, a larger learning rate gives a higher test accuracy.",
+        source="§2, Fig 1, Table 4",
+        cells=(("bn", HIGH), ("bn", LOW)),
+        estimator=(
+            f"mean last-epoch test accuracy, rate {HIGH:g} minus rate {LOW:g}; a diverged run counts as "
+            "guessing; Welch's interval"
+        ),
+        rule="exact Mann–Whitney test, one-sided",
+        unit="accuracy",
+        test=_more_accurate,
+        least_seeds=seeds_for_exact,
+    ),
+    Claim(
+        id="equal_at_matched_low_rate",
+        sentence="At the same low rate, networks with and without batch normalisation are equally accurate.",
+        source="§2, Fig 1",
+        cells=(("bn", LOW), ("none", LOW)),
+        estimator=f"mean last-epoch test accuracy at rate {LOW:g}, bn minus none; Welch's interval",
+        rule=f"equivalence within {100 * MARGIN:g} points: two one-sided Welch tests; most runs must train",
+        unit="accuracy",
+        test=_equally_accurate,
+        least_seeds=seeds_for_t,
+    ),
+    Claim(
+        id="larger_gap_with_bn_at_low_rate",
+        sentence="At the same low rate, batch normalisation leaves the larger train–test gap in accuracy.",
+        source="§2, Fig 1",
+        cells=(("bn", LOW), ("none", LOW)),
+        estimator=f"mean of train minus test accuracy after the last epoch at rate {LOW:g}, bn minus none",
+        rule="exact Mann–Whitney test, one-sided; most runs must have trained",
+        unit="accuracy",
+        test=_larger_gap,
+        least_seeds=seeds_for_exact,
+    ),
+)
