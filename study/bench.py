@@ -116,7 +116,7 @@ def bench_step(repetitions: int = 10, steps: int = 8) -> None:
         for i in range(steps):
             loss = F.cross_entropy(bare.network(x[i * size : (i + 1) * size]), y[i * size : (i + 1) * size])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
     ratio = paired(harness, loop, repetitions)

@@ -107,7 +107,7 @@ class NormConfig:
     beta: bool = setting(True)
     """Whether a learned shift β per channel follows."""
     order: float = setting(2.0, ge=1)
-    """Order p of the deviation: 1, 2 or .inf; scaled so that a Gaussian keeps unit variance."""
+    """Order p of the deviation: 1, 2 or inf; scaled so that a Gaussian keeps unit variance."""
     source: str = setting("batch", choices=("batch", "running", "frozen", "periodic", "ghost"))
     """Whose statistics normalise in training: this batch, running averages, a calibration before training,
     every `period`-th batch (the latest in between), or virtual sub-batches of `ghost_size`."""

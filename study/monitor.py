@@ -77,7 +77,7 @@ class Reader:
             return
         host = torch.empty(2, dtype=torch.float64, pin_memory=True)
         host.copy_(pair, non_blocking=True)
-        arrived = torch.cuda.Event()
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
         self._waiting.append((step, host, arrived))
 

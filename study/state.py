@@ -72,10 +72,9 @@ class TrainState:
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (N×classes) of standardised images (N×C×H×W), in the run's precision."""
         dtype = DTYPES.get(self.run.precision)
-        if dtype is None:
-            return self.compiled(images)
-        with torch.autocast(self.device.type, dtype):
-            return self.compiled(images)
+        with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
+            logits: Tensor = self.compiled(images)
+        return logits
 
     def update(self) -> None:
         """Apply one step of the optimiser and forget the gradients."""
