@@ -53,7 +53,9 @@ class DataConfig:
     download: bool = setting(True, scientific=False)
     """Whether a missing data set may be downloaded into `root`."""
     size: int = setting(0, ge=0, le=1024)
-    """Side of the square images after bilinear resizing, pixels; 0 keeps the native size."""
+    """Side of the square images, pixels; 0 keeps the native size."""
+    fit: str = setting("resize", choices=("resize", "pad"))
+    """How images come to `size`: bilinear resizing, or (for smaller images) a border of zero pixels."""
     channels: int = setting(0, ge=0, le=16)
     """Image channels; a grey image is replicated to this many; 0 keeps the native number."""
     subset: int = setting(0, ge=0)
@@ -222,6 +224,8 @@ class TrackerConfig:
     """W&B project."""
     entity: str = setting("", scientific=False)
     """W&B team or user; empty is the account's default."""
+    patience: float = setting(60.0, gt=0, le=86_400, scientific=False)
+    """Longest time W&B may take to start, and again to finish, seconds; then the run goes on without."""
 
 
 @dataclass(frozen=True)

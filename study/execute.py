@@ -127,6 +127,7 @@ class _Run:
             self.log.info(
                 "%s at step %d of %d", "resumed" if resumed else "started", self.state.step, self.total
             )
+            self.tracker.publish(self.rows_store.parts)
             ending = self._train()
             self._finish(ending)
         except OwnershipLostError:
@@ -143,7 +144,6 @@ class _Run:
 
     def rows(self, rows: list[Row]) -> None:
         self._buffer += rows
-        self.tracker.log(rows)
         for row in rows:
             if row["split"] == "test":
                 self.log.info(
@@ -172,6 +172,7 @@ class _Run:
             "seconds": self._seconds(),
         }
         records.write_with(self.paths.checkpoint, lambda tmp: _save(tmp, saved))
+        self.tracker.publish(self.rows_store.parts)
         self._last_checkpoint = time.monotonic()
 
     # The rest is this class's own.
@@ -323,7 +324,7 @@ class _Run:
             "device": devices.describe(self.state.device),
             "git": provenance.git(),
             "host": socket.gethostname(),
-            "wandb_id": old.get("wandb_id"),
+            "wandb_id": trackers.identity(run, self.paths.run_id, old.get("wandb_id")),
             "probe_failures": list(old.get("probe_failures", [])),
             "created": old.get("created", _now()),
             "restarts": int(old.get("restarts", -1)) + 1,

@@ -68,6 +68,11 @@ class RunPaths:
         """Folder of W&B's own files."""
         return self.root / "wandb"
 
+    @property
+    def uploaded(self) -> Path:
+        """What a W&B server has of the run, once it has all of it."""
+        return self.wandb / "uploaded.json"
+
 
 def run_dirs(runs_dir: Path) -> list[RunPaths]:
     """All run directories below `runs_dir` (those with a run.json or a config.yaml), sorted by name."""

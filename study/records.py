@@ -127,14 +127,23 @@ class Rows:
         """Write the final tables from the parts and from what is still buffered. Repeating it is harmless."""
         tables: dict[str, list[pa.Table]] = {"metrics": [METRICS.empty_table()]}
         for part in self.parts:
-            name = part.rsplit("-", 2)[0].replace("probes.", "probes/", 1)
-            tables.setdefault(name, []).append(pq.read_table(self.paths.parts / part))
+            tables.setdefault(table_of(part), []).append(pq.read_table(self.paths.parts / part))
         for name, pending in self._pending.items():
             tables.setdefault(name, []).extend(pending)
         for name, pieces in tables.items():
             target = self.paths.root / f"{name}.parquet"
             target.parent.mkdir(exist_ok=True)
             write_table(target, pa.concat_tables(pieces))
+
+
+def table_of(part: str) -> str:
+    """Return the table that a part file, given by its name, belongs to."""
+    return part.rsplit("-", 2)[0].replace("probes.", "probes/", 1)
+
+
+def strict(value: Any) -> Any:
+    """Return nested plain values with non-finite numbers as strings, as run.json holds them."""
+    return _strict(value)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

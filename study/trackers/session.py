@@ -1,0 +1,173 @@
+"""One W&B run: opened with what describes it, fed rows by position, closed with its outcome."""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import wandb
+
+from study.config import RunConfig, to_mapping
+from study.paths import RunPaths
+from study.records import strict, table_of
+from study.status import Status
+from study.trackers import agent_run, history
+
+EXIT_CODES = {Status.FINISHED: 0, Status.STOPPED: 0, Status.FAILED: 1, Status.PREEMPTED: 143}
+"""What W&B takes for the process's exit code: 0 is finished, anything else failed."""
+
+INTERRUPTED = 130
+MAX_TAG = 64
+"""Most characters of a tag that W&B accepts."""
+
+
+def online() -> bool:
+    """Whether W&B is reached while the run trains: WANDB_MODE says so, or else its agent runs us."""
+    return os.environ.get("WANDB_MODE", "online" if agent_run() else "offline") in ("online", "run")
+
+
+class NoAccountError(Exception):
+    """W&B is to be reached, but nobody has logged in."""
+
+
+class Session:
+    """A W&B run that is open. Any method may raise what W&B raises, and may block as long as W&B does."""
+
+    def __init__(
+        self, config: RunConfig, paths: RunPaths, record: Mapping[str, Any], *, live: bool, patience: float
+    ) -> None:
+        """Create the W&B run, or continue it where the server has it. `live` is online."""
+        self.paths, self.live = paths, live
+        self._remove_earlier(str(record["wandb_id"]))
+        # The agent's bare settings would replace whole groups of the nested config (norm=bn for norm: {…}).
+        os.environ.pop("WANDB_SWEEP_PARAM_PATH", None)
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        folder = os.environ.get("WANDB_DIR") or str(paths.root)
+        if live and not wandb.login(prompt=False, verify=False):
+            raise NoAccountError(
+                "no account is known here: run `wandb login`, or leave out WANDB_MODE=online"
+            )
+        self.run = wandb.init(
+            entity=config.tracker.entity or None,
+            project=config.tracker.project,
+            id=str(record["wandb_id"]),
+            name=paths.run_id,
+            group=config.experiment or None,
+            tags=[name[:MAX_TAG] for name in record["sweeps"]],
+            config=plain_config(config, paths.run_id),
+            dir=folder,
+            resume="allow" if live else None,
+            settings=_settings(live, patience),
+        )
+        # The last row that the server has; rows up to there are not sent again.
+        self.last = int(self.run.starting_step) - 1
+        self.n_nonfinite = 0
+        self.run.define_metric("step", hidden=True)
+        self.run.define_metric("depth/layer", hidden=True)
+        self.run.define_metric("depth/*", step_metric="depth/layer")
+        self.run.define_metric("*", step_metric="step")
+
+    def send(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        """Log the rows that lie beyond the last one."""
+        for position, values in rows:
+            self.n_nonfinite += history.nonfinite(values)
+            if position > self.last:
+                row = {k: _histogram(v) if isinstance(v, history.Bins) else v for k, v in values.items()}
+                self.run.log({**row, "n_nonfinite": self.n_nonfinite}, step=position)
+                self.last = position
+
+    def describe(self, record: Mapping[str, Any], tables: history.Tables) -> None:
+        """Set the summary: status and outcome, and run.json as one text, from which the loader reads."""
+        found = {k: record.get(k) for k in ("status", "outcome", "seconds", "initial_loss", "error")}
+        losses = tables["metrics"].column("loss").to_pylist() if "metrics" in tables else []
+        found["n_nonfinite"] = sum(not math.isfinite(x) for x in losses if x is not None)
+        if record.get("divergence"):
+            found["diverged_at_step"] = record["divergence"]["step"]
+            found["diverged_at_layer"] = record["divergence"]["layer"]
+        finite = {k: v for k, v in found.items() if v is not None and not _non_finite(v)}
+        self.run.summary.update({**finite, "record": json.dumps(strict(record), allow_nan=False)})
+
+    def attach(self) -> None:
+        """Log the run's tables, config and record as one artifact."""
+        # The files are final: referring to them spares W&B's own copies of them in the home directory.
+        artifact = wandb.Artifact(f"records-{self.run.id}", type="records")
+        files = [self.paths.config, self.paths.record, self.paths.metrics]
+        files += sorted(self.paths.probes.glob("*.parquet"))
+        for path in files:
+            name = path.relative_to(self.paths.root).as_posix()
+            artifact.add_file(str(path), name=name, policy="immutable", skip_cache=True)
+        self.run.log_artifact(artifact)
+
+    def close(self, status: str) -> None:
+        """Finish the W&B run; raises TimeoutError where data could not be sent within the patience."""
+        if status == Status.PREEMPTED:
+            self.run.mark_preempting()
+        self.run.finish(exit_code=EXIT_CODES.get(Status(status), INTERRUPTED))
+
+    def _remove_earlier(self, wandb_id: str) -> None:
+        """Remove W&B's files of earlier attempts: this one sends every row again, so `wandb sync` may too."""
+        for folder in self.paths.wandb.glob(f"*run-*-{wandb_id}"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def plain_config(config: RunConfig, run_id: str) -> dict[str, Any]:
+    """Return the nested config in plain values, numbers as numbers; infinity, which JSON lacks, as a text."""
+    plain: dict[str, Any] = strict(to_mapping(config))
+    return {"run_id": run_id, **plain}
+
+
+def read_parts(paths: RunPaths, parts: Iterable[str]) -> dict[str, pa.Table]:
+    """Return the tables that these parts hold; parts that were joined meanwhile are left out."""
+    tables: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        with contextlib.suppress(FileNotFoundError):
+            table = pq.read_table(paths.parts / part)
+            tables.setdefault(table_of(part), []).append(table)
+    return {name: pa.concat_tables(pieces) for name, pieces in tables.items()}
+
+
+def read_tables(paths: RunPaths) -> dict[str, pa.Table]:
+    """Return the final tables of a run."""
+    files = {"metrics": paths.metrics} | {
+        f"probes/{path.stem}": path for path in sorted(paths.probes.glob("*.parquet"))
+    }
+    return {name: pq.read_table(path) for name, path in files.items() if path.exists()}
+
+
+def _settings(live: bool, patience: float) -> Any:
+    return wandb.Settings(
+        mode="online" if live else "offline",
+        reinit="create_new",  # several runs in one process stay apart
+        init_timeout=patience,
+        finish_timeout=patience,
+        finish_timeout_raises=True,
+        x_service_wait=patience,
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        disable_job_creation=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+    )
+
+
+def _histogram(bins: history.Bins) -> Any:
+    return wandb.Histogram(np_histogram=(bins.counts, bins.edges))
+
+
+def _non_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def offline_folders(paths: RunPaths) -> list[Path]:
+    """W&B's own files of this run that have not been uploaded."""
+    return sorted(paths.wandb.glob("offline-run-*"))
