@@ -171,6 +171,8 @@ def _read_directories(found: list[RunPaths]) -> tuple[Part, set[str], list[Probl
     """All tables of these runs, the ids of the complete and sound ones, and what is wrong with others."""
     records, problems = _records(found)
     complete = [run for run, record in records if record["status"] in MEASURED]
+    runs = runs_table.frame((str(run.root), record) for run, record in records)
+    records.clear()  # thousands of parsed records need not wait in memory for the tables
     metrics, bad = parquet.read({run.run_id: run.metrics for run in complete}, METRICS)
     problems += _faults(complete, "metrics.parquet", bad)
     files: dict[str, dict[str, Path]] = {}
@@ -183,7 +185,6 @@ def _read_directories(found: list[RunPaths]) -> tuple[Part, set[str], list[Probl
         probes[name], bad = parquet.read(having, None)
         problems += _faults(complete, f"probes/{name}.parquet", bad)
         faulty |= set(bad)
-    runs = runs_table.frame((str(run.root), record) for run, record in records)
     return Part(runs, metrics, probes), {run.run_id for run in complete} - faulty, problems
 
 

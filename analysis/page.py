@@ -162,9 +162,9 @@ def _verdict(result: claims.Result, setting: str) -> Verdict:
     claim, found = result.claim, result.evidence
     estimate = MISSING
     if found is not None and pd.notna(found.estimate):
-        estimate = f"{100 * found.estimate:+.1f} points"
+        estimate = f"{_points(found.estimate)} points"
         if pd.notna(found.low):
-            estimate += f" ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+            estimate += f" ({_points(found.low)} to {_points(found.high)})"
     cells = [
         f"{norm} at {style.rate_label(lr)}: {n}" for (norm, lr), n in zip(claim.cells, result.n, strict=True)
     ]
@@ -245,7 +245,7 @@ def _best(best: pd.DataFrame, norm: str) -> str:
         return MISSING
     row: Any = best.loc[norm]
     diverged = f", {int(row['n_diverged'])} diverged" if row["n_diverged"] else ""
-    return f"{100 * row['accuracy']:.1f}% at {style.rate_label(row['lr'])} (n = {int(row['n'])}{diverged})"
+    return f"{100 * row['accuracy']:.1f}% at {style.rate_label(row['lr'])} (n = {int(row['n'])}{diverged})"
 
 
 def _highest(highest: pd.DataFrame, norm: str) -> str:
@@ -297,6 +297,10 @@ def _trial(run: Any) -> list[Cell]:
 
 def _number(value: Any, show: Any) -> Cell:
     return Cell(MISSING, "") if pd.isna(value) else Cell(show(float(value)), float(value))
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "−")
 
 
 def _share(value: float) -> str:
