@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -75,6 +73,11 @@ LINES = (
     Line("logit_gradients", ("logit_gradients",)),
     Line("example_gradients", ("example_gradients",)),
     Line("update_path: 11 points", ("update_path",)),
+    Line(
+        "gradient_noise: 16 images, batches of 4 and 8",
+        ("gradient_noise",),
+        {"noise_subset": 16, "noise_batches": (4, 8), "noise_draws": 2},
+    ),
 )
 
 
@@ -176,29 +179,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(given.threads)
     global CLOCK
     CLOCK = time.process_time if given.threads == 1 else time.perf_counter
-    console, missed = Console(), False
+    missed = False
     for name in given.norms:
         size: dict[str, Any] = {"size": 32, "batch": 128, "widths": (16, 32, 64)}
         if given.small:
             size = {"size": 16, "batch": 64, "widths": (8, 16, 32)}
         norm = NormConfig() if name == "bn" else NormConfig(name="none", family="none")
         bench = Bench(norm, depth=given.depth, **size)
-        missed |= _ledger(bench, name, given, console)
+        missed |= _ledger(bench, name, given)
     return int(missed)
 
 
-def _ledger(bench: Bench, name: str, given: argparse.Namespace, console: Console) -> bool:
+def _ledger(bench: Bench, name: str, given: argparse.Namespace) -> bool:
+    """Print one line per cost as it is measured; return whether a limit was missed."""
     plain = [bench.step(bench.engine(())) for _ in range(2)][-1]
-    title = f"norm={name}, ResNet-{given.depth}, plain step {plain:.2f} s"
-    table = Table("probe", "cost in steps", "spread", "limit", title=title)
+    print(f"norm={name}, ResNet-{given.depth}, {given.threads} thread(s), plain step {plain:.2f} s")
+    print(f"{'probe':54} {'steps':>7}  {'spread':17} limit")
     missed = False
 
     def add(label: str, costs: list[float], limit: float | None) -> None:
         nonlocal missed
         middle = statistics.median(costs)
-        verdict = "" if limit is None else f"{limit:g} {'met' if middle <= limit else 'MISSED'}"
+        verdict = "" if limit is None else f"{limit:.2f} {'met' if middle <= limit else 'MISSED'}"
         missed |= limit is not None and middle > limit
-        table.add_row(label, f"{middle:.3f}", f"{min(costs):.3f} … {max(costs):.3f}", verdict)
+        print(f"{label:54} {middle:7.3f}  {min(costs):6.3f} … {max(costs):6.3f}  {verdict}", flush=True)
 
     for line in (x for x in LINES if given.only in x.label):
         limit = line.limit
@@ -206,13 +210,14 @@ def _ledger(bench: Bench, name: str, given: argparse.Namespace, console: Console
             forward = statistics.median(bench.cost(lambda: _timed(lambda: _forward(bench)), given.repeats))
             limit = ALPHAS * forward + 1.5
         add(line.label, bench.line(line, given.repeats), limit)
-    if given.only in "gradient_agreement: every term materialised":
-        add("gradient_agreement: every term materialised", bench.cost(bench.materialised, 1), None)
-    if given.only in "one pass for all":
-        add("one pass for all, over the sum of separate ones", _together(bench, given.repeats), 0.6)
-    if given.only in "light":
-        add("probes=light, whole run, excess over no probes", _light(bench, given.repeats), 0.05)
-    console.print(table)
+    others: list[tuple[str, Callable[[int], list[float]], float | None]] = [
+        ("gradient_agreement: every term materialised", lambda n: bench.cost(bench.materialised, 1), None),
+        ("one pass for all / the sum of separate ones", lambda n: _together(bench, n), 0.6),
+        ("probes=light, whole run, excess", lambda n: _light(bench, n), 0.05),
+    ]
+    for label, costs, limit in others:
+        if given.only in label:
+            add(label, costs(given.repeats), limit)
     return missed
 
 

@@ -88,7 +88,7 @@ def moments(x: Tensor) -> Moments:
         sums[1] += layout.total(square)
         sums[2] += layout.total(deviation.mul_(square))
         sums[3] += layout.total(square.mul_(square))
-        sums[4] += layout.total(torch.eq(chunk, 0, out=deviation))
+        sums[4] += layout.total(deviation.copy_(chunk == 0))
     # m1 is what rounding left of the mean: moments about the shift become moments about the mean.
     m1, m2, m3, m4, zeros = sums / layout.n
     mean = (mean if double else mean.float().double()) + m1

@@ -302,3 +302,13 @@ def test_layer_numbers_of_the_paper() -> None:
     assert layer_at(shallow, 1).name == "stem"
     assert layer_at(shallow, 54).site.kind == "inner"  # type: ignore[union-attr]
     assert abs((layer_at(shallow, 54).number or 0) - 10) <= 1
+
+
+@pytest.mark.slow
+def test_no_trace_on_a_compiled_network() -> None:
+    names = ("activation_moments", "gradient_agreement", "class_gradients", "loss_along_gradient")
+    on = check_no_trace("plain", "bn", everywhere(names), compile=True)
+    eager = train(config("plain", probes=everywhere(names)), image_set("plain"))
+    for name in names:
+        first, compiled = ([r for r in t.rows(name) if r["when"] == "init"] for t in (eager, on))
+        assert_close(first, compiled)
