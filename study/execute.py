@@ -31,7 +31,7 @@ from study.data.loading import load
 from study.divergence import first_bad_layer
 from study.errors import ConfigError, OwnedElsewhereError, StudyError
 from study.identity import run_id, scientific
-from study.ownership import Claim, OwnershipLostError, claim, owner_of
+from study.ownership import Claim, OwnershipLostError, claim, claimed
 from study.paths import RunPaths
 from study.records import Rows, read_record, write_json
 from study.state import TrainState
@@ -340,7 +340,7 @@ def _finished(paths: RunPaths, config: RunConfig) -> dict[str, Any] | None:
         return None
     if paths.config.exists() and scientific(_stored_config(paths)) != scientific(config):
         raise ConfigError(f"{paths.config} holds another config than the one requested under its id")
-    killed_at_the_end = paths.checkpoint.exists() or paths.parts.exists() or owner_of(paths)
+    killed_at_the_end = paths.checkpoint.exists() or paths.parts.exists() or claimed(paths)
     if killed_at_the_end:
         with contextlib.suppress(OwnedElsewhereError), claim(paths):
             _drop_progress(paths)

@@ -72,6 +72,11 @@ def owner_of(paths: RunPaths) -> Owner | None:
     return found[-1][1] if found else None
 
 
+def claimed(paths: RunPaths) -> bool:
+    """Whether there is any claim, alive, dead or half removed."""
+    return any(paths.root.glob("owner.*"))
+
+
 def is_alive(owner: Owner) -> bool | None:
     """Whether the owner still runs; None if that cannot be known from here."""
     if owner.host == socket.gethostname():
