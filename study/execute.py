@@ -67,6 +67,7 @@ def execute(
     """
     final = run_paths(config)
     with _plain_disk_errors(final.root):
+        _complete_swap(final)
         finished = _finished(final, config)
         if finished and not config.rerun:
             return finished
@@ -79,8 +80,7 @@ def execute(
             )
         paths = RunPaths(final.root.parent / RERUN_DIR / final.run_id) if config.rerun else final
         with claim(paths) as held:
-            finished = None if config.rerun else _finished(paths, config)
-            record = finished or _Run(state, paths, held, report, stop).execute()
+            record = _finished(paths, config) or _Run(state, paths, held, report, stop).execute()
     if config.rerun and record["status"] == Status.FINISHED:
         _swap(paths, final)
     return record
@@ -323,6 +323,7 @@ class _Run:
             "threads": run.threads,
             "device": devices.describe(self.state.device),
             "git": provenance.git(),
+            "code_changed": provenance.code_changed() or old.get("code_changed"),
             "host": socket.gethostname(),
             "wandb_id": trackers.identity(run, self.paths.run_id, old.get("wandb_id")),
             "probe_failures": list(old.get("probe_failures", [])),
@@ -362,15 +363,30 @@ def _stored_config(paths: RunPaths) -> RunConfig:
 
 
 def _swap(new: RunPaths, old: RunPaths) -> None:
-    """Put a rerun in the place of the run it repeats."""
-    aside = new.root.with_name(f"{new.run_id}.old")
+    """Put a rerun in the place of the run it repeats; `_complete_swap` mends what a kill leaves half done."""
+    aside = _aside(old)
     shutil.rmtree(aside, ignore_errors=True)
     if old.root.exists():
         os.rename(old.root, aside)
     os.rename(new.root, old.root)
-    shutil.rmtree(aside, ignore_errors=True)
+    _complete_swap(old)
+
+
+def _complete_swap(final: RunPaths) -> None:
+    """Bring the old run back if its successor never came; forget it otherwise."""
+    aside = _aside(final)
+    if not aside.exists():
+        return
+    if final.root.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.rename(aside, final.root)
     with contextlib.suppress(OSError):
-        new.root.parent.rmdir()
+        aside.parent.rmdir()
+
+
+def _aside(final: RunPaths) -> Path:
+    return final.root.parent / RERUN_DIR / f"{final.run_id}.old"
 
 
 @contextlib.contextmanager

@@ -173,3 +173,16 @@ def test_seconds_add_up_over_resumes(tmp_path):
     second = execute(config)
     assert second["seconds"] >= first["seconds"]
     assert second["restarts"] == 1
+
+
+def test_a_rerun_killed_in_its_swap_loses_nothing(tmp_path, whole):
+    config = tiny(tmp_path)
+    execute(config)
+    paths = run_paths(config)
+    aside = tmp_path / ".rerun" / f"{paths.run_id}.old"
+    aside.parent.mkdir()
+    paths.root.rename(aside)  # as if killed between the two renames
+    before = (aside / "metrics.parquet").stat().st_ino
+    execute(config)
+    assert (paths.root / "metrics.parquet").stat().st_ino == before
+    assert [p.name for p in tmp_path.iterdir()] == [paths.run_id]
