@@ -22,6 +22,8 @@ EVALUATION_BATCH = 512
 class NoProbes:
     """Stands where the probe engine does when nothing is measured."""
 
+    retain_graph = False
+
     def step(self, step: int, epoch: int, images: Tensor, labels: Tensor) -> Any:
         """Return an empty context."""
         return contextlib.nullcontext()

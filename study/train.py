@@ -74,7 +74,7 @@ def train(state: TrainState, events: Events) -> Ending:
             with state.probes.step(state.step, epoch, images, labels):
                 logits = state.forward(images)
                 loss = F.cross_entropy(logits.float(), labels)
-                state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                state.scaler.scale(loss).backward(retain_graph=state.probes.retain_graph)  # type: ignore[no-untyped-call]
             if _take(state, events, epoch, lr, logits, labels, loss):
                 return _diverged(state, epoch)
             state.update()

@@ -114,7 +114,7 @@ def train(run: RunConfig, sets: ImageSet, *, steps: int = 2, network: Network | 
             with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
                 logits = forward(images)
             loss = F.cross_entropy(logits.float(), labels)
-            scaler.scale(loss).backward()
+            scaler.scale(loss).backward(retain_graph=engine.retain_graph)
         trace.losses.append(float(loss.detach()))
         if step == steps - 1:
             engine.moment("divergence", step, 0)

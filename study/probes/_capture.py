@@ -68,7 +68,11 @@ class Capture:
         self.logits = torch.empty(0)
         self.parameter_grads: list[Tensor] = []
         """Of network.parameters(), in that order (zeros for one the loss does not reach)."""
+        self.live_logits: Tensor | None = None
+        """The pass's own logits, while it is differentiable."""
         self.graph: tuple[Tensor, dict[str, list[GradientEdge]]] | None = None
+        self.handles: list[Any] = []
+        """Hooks on tensors, which later products through a kept graph must not call."""
         self.error = ""
         """Traceback of a hook that failed."""
         self.values: dict[Want, list[Any]] = defaultdict(list)
@@ -100,6 +104,9 @@ class Capture:
 
     def finish_step(self, wants: Sequence[Want], scale: float) -> None:
         """Take the gradients that the training step's own backward pass left, without the loss's factor."""
+        if self.live_logits is not None and any(w.what == "graph" for w in wants):
+            self.graph = (self.live_logits, _weight_edges(self.network, wants, self))
+        self.live_logits = None
         for values in (v for w, v in self.values.items() if w.what in GRADIENTS):
             values[:] = [_unscaled(v, scale) for v in values]
         for want in wants:
@@ -114,7 +121,7 @@ class Capture:
 
     def drop_graph(self) -> None:
         """Free the pass's graph."""
-        self.graph = None
+        self.graph = self.live_logits = None
 
 
 def own_pass(network: Network, wants: Sequence[Want], capture: Capture, scale: float = 1.0) -> None:
@@ -130,6 +137,7 @@ def own_pass(network: Network, wants: Sequence[Want], capture: Capture, scale: f
         if gradients and not capture.error:
             loss = F.cross_entropy(at_least_fp32(logits), capture.labels) * scale
             _take_gradients(loss, network, wants, capture, scale)
+        capture.live_logits = None
         if "graph" in kinds:
             capture.graph = (logits, _weight_edges(network, wants, capture))
 
@@ -161,8 +169,9 @@ def instrumented(
             handles += _layer_hooks(network, layer, by_layer[layer.name], capture, edges)
         yield
     finally:
-        for handle in handles:
+        for handle in handles + capture.handles:
             handle.remove()
+        capture.handles.clear()
 
 
 def site_module(network: nn.Module, layer: Layer) -> nn.Module:
@@ -213,7 +222,7 @@ def _take(want: Want, inputs: tuple[Any, ...], output: Tensor, capture: Capture,
         value = inputs[0] if want.what == "input" else output
         with torch.no_grad():
             capture.values[want].append(REDUCTIONS[want.reduce](value))
-    elif output.requires_grad and edges:
+    elif output.requires_grad and (edges or want.what == "graph"):
         capture.edges[want].append(get_gradient_edge(output))
     elif output.requires_grad:
         values, call = capture.values[want], len(capture.values[want])
@@ -222,12 +231,14 @@ def _take(want: Want, inputs: tuple[Any, ...], output: Tensor, capture: Capture,
         def take_gradient(grad: Tensor) -> None:
             values[call] = grad.detach()
 
-        output.register_hook(take_gradient)  # type: ignore[no-untyped-call]
+        handle = output.register_hook(take_gradient)  # type: ignore[no-untyped-call]
+        capture.handles.append(handle)
 
 
 def _logits_hook(capture: Capture) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         capture.logits = at_least_fp32(output.detach())
+        capture.live_logits = output
 
     return hook
 

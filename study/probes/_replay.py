@@ -86,10 +86,10 @@ class Replay:
         """Return Σ cotangent·∂logits/∂weight for each cotangent (K×N×classes), as {layer: K×weight's shape}.
 
         Each product stops at the first of the layers. The instrumented pass's graph serves where it is there
-        (Want "graph"), otherwise one more forward pass is made.
+        (Want "graph"; in a training step, if the loop kept it), otherwise one more forward pass is made.
         """
         graph = self.capture.graph
-        if graph is None:
+        if graph is None or not self.engine.graph_kept:
             graph = self.forward([Want("graph", x) for x in layers]).graph
         if graph is None:
             raise RuntimeError("the pass left no graph")

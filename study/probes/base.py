@@ -13,7 +13,8 @@ How a training loop calls the engine (`epoch` counts from 0, `step` counts the u
     engine.moment("init", 0, 0)                        before the first step of a fresh run
     for each epoch, for each batch:
         with engine.step(step, epoch, images, labels):  gradients are None or zero on entry
-            forward on exactly these tensors, loss = mean cross-entropy, (scaled) backward, once
+            forward on exactly these tensors, loss = mean cross-entropy, (scaled) backward, once, with
+        backward(retain_graph=engine.retain_graph): spares class_gradients a forward pass, changes no bit
         has the loss diverged?  engine.moment("divergence", step, epoch), and stop
         unscale, clip, update, zero the gradients       everything that changes weights comes after
     engine.moment("epoch_end", step, epoch)            after each epoch
@@ -112,6 +113,8 @@ class ProbeEngine:
         _schedule.check(run.probes)
         self.due = parse(run.probes.measure)
         self._watching = any(d.when in ("first", "every", "divergence") for d in self.due)
+        self._asked, self._wanted = False, False
+        self.graph_kept = False
         self._last: tuple[Tensor, Tensor] | None = None
 
     def step(self, step: int, epoch: int, images: Tensor, labels: Tensor) -> AbstractContextManager[None]:
@@ -123,6 +126,12 @@ class ProbeEngine:
         if not due:
             return contextlib.nullcontext()
         return self._watch(due, Capture(step, epoch, "", images, labels, self.network, self.run))
+
+    @property
+    def retain_graph(self) -> bool:
+        """Whether the backward pass of this step is to leave its graph; asking promises that it will."""
+        self._asked = self._wanted
+        return self._wanted
 
     def moment(self, when: str, step: int, epoch: int) -> None:
         """Measure what is due at a moment between steps."""
@@ -154,8 +163,10 @@ class ProbeEngine:
             self._own_pass(due, capture, before)
             return
         wants, due = self._wants(due, capture)
+        self._asked, self._wanted = False, any(w.what == "graph" for w in wants)
         with instrumented(self.network, wants, capture):
             yield
+        self.graph_kept, self._wanted = self._asked, False
         after = NetworkState(self.network, self.device)
         scale = self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else 1.0
         self._guarded(due, capture, lambda: capture.finish_step(wants, scale))
@@ -168,6 +179,7 @@ class ProbeEngine:
         before = before or after
         try:
             wants, due = self._wants(due, capture)
+            self.graph_kept = True
             before.restore()
             self.network.train()
             self._guarded(due, capture, lambda: own_pass(self.network, wants, capture, self.scale()))

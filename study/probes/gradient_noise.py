@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from study.config import ProbesConfig
-from study.errors import ConfigError
+from study.errors import ConfigError, StudyError
 from study.models.base import Network
 from study.probes._capture import Capture, Want
 from study.probes._replay import Replay
@@ -60,7 +60,8 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
     images, labels = replay.training_images(options.noise_subset)
     n = len(images)
     coupled = images_are_coupled(replay, images)
-    sizes = sorted({max(b, 2) if coupled else b for b in options.noise_batches if b < n})
+    least = 2 if coupled or not single_images_are_possible(replay, images, labels) else 1
+    sizes = sorted({max(b, least) for b in options.noise_batches if b < n})
     if not sizes:
         raise ConfigError(f"probes.noise_batches: none is below the {n} images there are")
     draw = generator(capture.run.seed, "gradient noise")
@@ -79,7 +80,7 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
         found = smallest if b == sizes[0] else subset.without_replacement(b, options.noise_draws, draw)
         predicted = float(c) * (n - b) / (b * (n - 1))
         rows.append({**common, **_row("without_replacement", b, found, predicted, float(c))})
-        found = subset.independent(b, options.noise_draws, draw, least=2 if coupled else 1)
+        found = subset.independent(b, options.noise_draws, draw, least=least)
         rows.append({**common, **_row("independent", b, found, float(c) * (n - b) / (b * n), float(c))})
     return rows
 
@@ -131,6 +132,15 @@ def images_are_coupled(replay: Replay, images: Tensor) -> bool:
     one = replay.forward((), images[[0, 1]]).logits[0]
     other = replay.forward((), images[[0, 2 if len(images) > 2 else 0]]).logits[0]
     return bool(((one - other).abs() > 1e-3 * one.abs().max()).any())
+
+
+def single_images_are_possible(replay: Replay, images: Tensor, labels: Tensor) -> bool:
+    """Whether the network takes a batch of one in train mode; some norms refuse a single value."""
+    try:
+        replay.gradient(images[:1], labels[:1])
+    except StudyError:
+        return False
+    return True
 
 
 def _row(law: str, b: int, found: Tensor, predicted: float, c: float) -> dict[str, Any]:
