@@ -7,6 +7,7 @@ live claim by mistake. The owner checks before every publish that nothing tops i
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -84,9 +85,17 @@ def is_alive(owner: Owner) -> bool | None:
             return _process_alive(owner.pid, owner.started)
         if owner.boot.split("/")[0] != _boot().split("/")[0]:
             return False  # the machine was rebooted since
+    if _earlier_self(owner):
+        return False
     if owner.job_id:
         return _job_alive(owner.job_id, owner.restart)
     return None
+
+
+def _earlier_self(owner: Owner) -> bool:
+    """Whether the owner is this very job before SLURM requeued it."""
+    mine = this_process()
+    return bool(owner.job_id) and owner.job_id == mine.job_id and owner.restart < mine.restart
 
 
 def observed_status(paths: RunPaths, record: dict[str, object] | None = None) -> Status:
@@ -162,9 +171,10 @@ def _claim(paths: RunPaths) -> Claim:
         try:
             records.write_json(tmp / "owner.json", asdict(owner))
             os.rename(tmp, _folder(paths, number))
-        except OSError:
+        except OSError as error:
             shutil.rmtree(tmp, ignore_errors=True)
-            if not _folder(paths, number).exists():
+            won = error.errno in (errno.ENOTEMPTY, errno.EEXIST)  # and the winner may have released since
+            if not won and not _folder(paths, number).exists():
                 raise
             continue  # somebody else won this number: look again
         held = Claim(paths, number, owner)
@@ -191,10 +201,6 @@ def _claimant_gone(name: str) -> bool:
 
 
 def _refuse_if_held(paths: RunPaths, owner: Owner) -> None:
-    mine = this_process()
-    earlier_self = owner.job_id and owner.job_id == mine.job_id and owner.restart < mine.restart
-    if earlier_self:
-        return
     alive = is_alive(owner)
     if alive:
         raise OwnedElsewhereError(f"{paths.root} is being worked on by {owner}")
@@ -238,21 +244,33 @@ def _process_alive(pid: int, started: float) -> bool:
         return False
 
 
-_asked: dict[str, tuple[float, str | None]] = {}
+_asked: list[tuple[float, dict[str, int] | None]] = []
 
 
 def _job_alive(job_id: str, restart: int, fresh_for: float = 5.0) -> bool | None:
-    """Ask SLURM for a job's restart count; None if SLURM cannot be asked, False if it does not know it."""
-    when, answer = _asked.get(job_id, (-1e9, None))
-    if time.monotonic() - when > fresh_for:
-        command = ["squeue", "--noheader", "--jobs", job_id, "--states=R,S,CG,ST", "--Format=RestartCnt"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-            unknown_job = "Invalid job id" in done.stderr
-            answer = done.stdout.strip() if done.returncode == 0 else ("" if unknown_job else None)
-        except (OSError, subprocess.TimeoutExpired):
-            answer = None
-        _asked[job_id] = (time.monotonic(), answer)
-    if answer is None:
+    """Whether a job runs with this restart count; None if SLURM cannot be asked.
+
+    All jobs are asked for at once: an observer may look at thousands of runs.
+    """
+    if not _asked or time.monotonic() - _asked[0][0] > fresh_for:
+        _asked[:] = [(time.monotonic(), _running_jobs())]
+    running = _asked[0][1]
+    return None if running is None else running.get(job_id) == restart
+
+
+def _running_jobs() -> dict[str, int] | None:
+    """Restart counts of all jobs and array tasks that have processes, by id; None if squeue fails."""
+    form = "ArrayJobID:|,ArrayTaskID:|,RestartCnt:|,State:|"
+    command = ["squeue", "--noheader", "--array", f"--Format={form}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer != "" and int(answer.split()[0]) == restart
+    if done.returncode:
+        return None
+    found = {}
+    for line in done.stdout.splitlines():
+        array, task, count, state = line.strip().split("|")[:4]
+        if state != "PENDING":
+            found[f"{array}_{task}" if task.isdigit() else array] = int(count)
+    return found

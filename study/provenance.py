@@ -1,7 +1,10 @@
 """What a run's record says about code, versions and machine."""
 
 import functools
+import hashlib
 import importlib.metadata
+import json
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -15,6 +18,34 @@ def git() -> dict[str, Any]:
     commit = _git(root, "rev-parse", "HEAD")
     changes = _git(root, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "dirty": None if commit is None else bool(changes)}
+
+
+CODE_CHANGED = "STUDY_CODE_CHANGED"
+"""Environment variable by which a launcher tells its trials that the code was edited since."""
+
+
+def code() -> dict[str, str | None]:
+    """Return {commit, diff, files} of the code as it lies on disk now; no commit outside a checkout.
+
+    `diff` is a hash of what is not committed, `files` one of all that a run reads (study/ and conf/).
+    """
+    root = Path(__file__).resolve().parent.parent
+    found = hashlib.sha256()
+    for folder, end in (("study", "*.py"), ("conf", "*.yaml")):
+        for path in sorted((root / folder).rglob(end)):
+            found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    diff = _git(root, "diff", "HEAD") or ""
+    return {
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "diff": hashlib.sha256(diff.encode()).hexdigest()[:16] if diff else None,
+        "files": found.hexdigest()[:16],
+    }
+
+
+def code_changed() -> dict[str, Any] | None:
+    """Return {submitted, started} (see `code`) if the code was edited since a job's submission."""
+    changed: dict[str, Any] | None = json.loads(os.environ.get(CODE_CHANGED, "null"))
+    return changed
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Hydra accepts sweepers and launchers only from this namespace; what they do is in study/launch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.utils import JobReturn
@@ -13,6 +13,9 @@ from omegaconf import DictConfig
 class GridSweeper(Sweeper):
     """Spans the grid and hands all of it to the launcher at once; writes nothing."""
 
+    def __init__(self, params: Mapping[str, str]) -> None:
+        self.params = params  # the grid an experiment brings along; the command line wins over it
+
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from hydra.core.plugins import Plugins
 
@@ -23,7 +26,9 @@ class GridSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         from study.compose import expand
 
-        return self.launcher.launch(expand(arguments), initial_job_idx=0)
+        given = {argument.partition("=")[0] for argument in arguments}
+        brought = [f"{name}={values}" for name, values in self.params.items() if name not in given]
+        return self.launcher.launch(expand([*brought, *arguments]), initial_job_idx=0)
 
 
 class LocalLauncher(Launcher):
@@ -41,3 +46,14 @@ class LocalLauncher(Launcher):
 
         options = local.options(**self.options)
         raise SystemExit(local.launch(plan.make_plan(compose_all(job_overrides)), options))
+
+
+class SlurmLauncher(LocalLauncher):
+    """Submits all trials to SLURM."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from study.compose import compose_all
+        from study.launch import plan, slurm
+
+        options = slurm.options(**self.options)
+        raise SystemExit(slurm.launch(plan.make_plan(compose_all(job_overrides)), options))

@@ -69,15 +69,21 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
     if not plan.todo:
         mark(plan.trials)
         return display.final()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context = fork_server()
     _check_buildable(plan, context)
     mark(plan.trials)
-    pool = _Pool(plan, options or Options(), display, context)
+    pool = Pool(plan, options or Options(), display, context)
     with _signals(pool), display:
         pool.run()
     code = display.final()
     return INTERRUPTED if pool.stopping else code
+
+
+def fork_server() -> ForkServerContext:
+    """Return the context whose processes start with torch imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
 
 
 def _check_buildable(plan: Plan, context: ForkServerContext) -> None:
@@ -110,11 +116,15 @@ class _Running:
 
 
 @dataclass
-class _Pool:
+class Pool:
+    """Trials under way, and those that wait for a place."""
+
     plan: Plan
     options: Options
     display: Display
     context: ForkServerContext
+    patient: bool = True
+    """Whether to wait for trials that another process works on."""
     running: list[_Running] = field(default_factory=list)
     shared: list[Trial] = field(default_factory=list)
     """Trials that another live process works on."""
@@ -122,6 +132,7 @@ class _Pool:
     killing: bool = False
 
     def run(self) -> None:
+        """Run all trials, or end early if interrupted."""
         self.queue = deque(self.plan.todo)
         self.room = machine.Room(self.plan.todo, self.options.workers)
         self.outputs = Path(tempfile.mkdtemp(prefix="study-"))
@@ -235,7 +246,8 @@ class _Pool:
             line.finish(State.INTERRUPTED, now)
         elif owner is not None and is_alive(owner):
             line.share(str(owner))
-            self.shared.append(now)
+            if self.patient:
+                self.shared.append(now)
         else:
             self.queue.append(now)
 
@@ -289,7 +301,7 @@ def _reason(run: _Running, code: int | None, printed: str) -> str:
 
 
 @contextlib.contextmanager
-def _signals(pool: _Pool) -> Iterator[None]:
+def _signals(pool: Pool) -> Iterator[None]:
     """Let the pool hear the stop signals; only a main thread may ask for them."""
     old: dict[signal.Signals, Any] = {}
     with contextlib.suppress(ValueError):

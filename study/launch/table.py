@@ -242,7 +242,8 @@ def outcome_table(trials: Sequence[Trial], labels: Sequence[str], results: Seque
     for trial, text, found in zip(trials, labels, results, strict=True):
         seconds = duration(found.seconds) if found.seconds is not None else ""
         where = str(trial.paths.root) if trial.record else ""
-        table.add_row(text, found.outcome, percent(found.best), percent(found.last), seconds, where)
+        edited = "; code edited since submission" if (trial.record or {}).get("code_changed") else ""
+        table.add_row(text, found.outcome + edited, percent(found.best), percent(found.last), seconds, where)
     return table
 
 
