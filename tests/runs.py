@@ -9,7 +9,7 @@ from study.config import RunConfig, from_mapping
 from study.paths import RunPaths
 from study.records import read_record
 
-MARKS = ("created", "updated", "seconds", "restarts", "git", "code_changed", "host", "sweeps")
+MARKS = ("created", "updated", "seconds", "restarts", "git", "code_changed", "host", "sweeps", "wandb_id")
 """Keys of run.json that say when and where, not what."""
 
 

@@ -55,7 +55,7 @@ class Mirror:
         final = dict(record)
         self._jobs.put(lambda session: self._close(session, final))
         preempted = final["status"] == Status.PREEMPTED
-        limit = PREEMPTED_SECONDS if preempted else 2 * self.patience + GRACE_SECONDS
+        limit = PREEMPTED_SECONDS if preempted else 3 * self.patience + GRACE_SECONDS
         self._thread.join(limit)
         if self._thread.is_alive():
             self._fail(f"W&B did not finish within {limit:.0f} s")
@@ -96,7 +96,9 @@ class Mirror:
             session.attach()
         session.describe(record, tables)
         session.close(record["status"])
-        if session.live and whole:
+        if session.live and (lacking := session.lacking()):
+            self._fail(lacking)
+        elif session.live and whole:
             mark_uploaded(self.paths, record)
         return True
 
@@ -139,4 +141,4 @@ def kill_service() -> None:
 
 def _plain(error: BaseException) -> str:
     lines = [x.strip() for x in str(error).splitlines() if x.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

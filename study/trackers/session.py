@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,13 @@ class Session:
         self, config: RunConfig, paths: RunPaths, record: Mapping[str, Any], *, live: bool, patience: float
     ) -> None:
         """Create the W&B run, or continue it where the server has it. `live` is online."""
-        self.paths, self.live = paths, live
+        self.paths, self.live, self.patience = paths, live, patience
         self._remove_earlier(str(record["wandb_id"]))
         # The agent's bare settings would replace whole groups of the nested config (norm=bn for norm: {…}).
         os.environ.pop("WANDB_SWEEP_PARAM_PATH", None)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         folder = os.environ.get("WANDB_DIR") or str(paths.root)
+        wandb.setup(wandb.Settings(silent=True))
         if live and not wandb.login(prompt=False, verify=False):
             raise NoAccountError(
                 "no account is known here: run `wandb login`, or leave out WANDB_MODE=online"
@@ -90,7 +92,9 @@ class Session:
         if record.get("divergence"):
             found["diverged_at_step"] = record["divergence"]["step"]
             found["diverged_at_layer"] = record["divergence"]["layer"]
-        finite = {k: v for k, v in found.items() if v is not None and not _non_finite(v)}
+        # Statuses are enumerations, of which W&B would show the members' names.
+        plain = {k: str(v) if isinstance(v, str) else v for k, v in found.items() if v is not None}
+        finite = {k: v for k, v in plain.items() if not isinstance(v, float) or math.isfinite(v)}
         self.run.summary.update({**finite, "record": json.dumps(strict(record), allow_nan=False)})
 
     def attach(self) -> None:
@@ -109,6 +113,22 @@ class Session:
         if status == Status.PREEMPTED:
             self.run.mark_preempting()
         self.run.finish(exit_code=EXIT_CODES.get(Status(status), INTERRUPTED))
+
+    def lacking(self) -> str:
+        """Ask the server of a live run that was closed what it lacks; empty if nothing.
+
+        W&B's client gives up quietly on an answer such as 403 (a quota, say). A server counts what it took
+        with some delay, so it is asked until `patience` is over.
+        """
+        deadline = time.monotonic() + self.patience
+        run = wandb.Api(timeout=max(1, int(self.patience))).run(
+            f"{self.run.entity}/{self.run.project}/{self.run.id}"
+        )
+        while (there := int(run.lastHistoryStep)) < self.last:
+            if time.monotonic() > deadline:
+                return f"only rows up to position {there} of {self.last} were taken (a quota?)"
+            time.sleep(min(1.0, self.patience / 10))
+        return ""
 
     def _remove_earlier(self, wandb_id: str) -> None:
         """Remove W&B's files of earlier attempts: this one sends every row again, so `wandb sync` may too."""
@@ -162,10 +182,6 @@ def _settings(live: bool, patience: float) -> Any:
 
 def _histogram(bins: history.Bins) -> Any:
     return wandb.Histogram(np_histogram=(bins.counts, bins.edges))
-
-
-def _non_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def offline_folders(paths: RunPaths) -> list[Path]:

@@ -1,0 +1,54 @@
+"""Fixtures of the W&B tests: a server, an environment that reaches nothing else, and a tracked tiny run."""
+
+import dataclasses
+
+import pytest
+
+from study.config import ProbesConfig, TrackerConfig
+from study.execute import execute, run_paths
+from tests.runs import tiny
+from tests.wandb_server import WandbServer
+
+PROBES = ("activation_moments", "gradient_tails", "activation_histogram@every:3")
+
+
+@pytest.fixture(scope="session")
+def _one_server():
+    with WandbServer() as server:  # W&B's service process keeps to the address it first saw
+        yield server
+
+
+@pytest.fixture
+def server(_one_server, tmp_path, monkeypatch):
+    """An empty server, online."""
+    for name in ("WANDB_SWEEP_ID", "WANDB_RUN_ID", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in _one_server.environment(tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    _one_server.clear()
+    yield _one_server
+    _one_server.fault = None
+
+
+def tracked(runs_dir, *, patience=20.0, probes=(), sweep="", **changes):
+    """Return the config of a tiny run that W&B mirrors at every step."""
+    config = tiny(runs_dir, **changes)
+    return dataclasses.replace(
+        config,
+        checkpoint_seconds=0.0,
+        sweep=sweep,
+        probes=ProbesConfig(measure=tuple(probes)),
+        tracker=TrackerConfig(name="wandb", project="p", patience=patience),
+    )
+
+
+def warnings_of(config):
+    """Lines about W&B in the run's log."""
+    return [line for line in run_paths(config).log.read_text().splitlines() if "W&B:" in line]
+
+
+def stopped_after(config, steps):
+    """Execute until so many updates are done; the run is then preempted."""
+    asked = iter(range(10**6))
+    return execute(config, stop=lambda: next(asked) >= steps)
