@@ -91,7 +91,8 @@ def _shaped(split: Split, config: DataConfig) -> Split:
     """Return a split with its images at the asked size and number of channels."""
     images = split.images
     if config.size and images.shape[2:] != (config.size, config.size):
-        images = torch.cat([_resized(chunk, config.size) for chunk in torch.split(images, CHUNK)])
+        fitted = _padded if config.fit == "pad" else _resized
+        images = torch.cat([fitted(chunk, config.size) for chunk in torch.split(images, CHUNK)])
     channels = images.shape[1]
     if config.channels and config.channels != channels:
         if channels != 1:
@@ -107,6 +108,15 @@ def _resized(images: Tensor, size: int) -> Tensor:
     """Resize uint8 N×C×H×W, bilinear and antialiased, rounding back to uint8."""
     resized = F.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
     return resized.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _padded(images: Tensor, size: int) -> Tensor:
+    """Put uint8 N×C×H×W in the middle of size×size zero pixels."""
+    height, width = images.shape[2:]
+    if max(height, width) > size:
+        raise ConfigError(f"data.size={size} with data.fit=pad is below the images' own {height}×{width}")
+    left, top = (size - width) // 2, (size - height) // 2
+    return F.pad(images, (left, size - width - left, top, size - height - top))
 
 
 def _moved(split: Split, device: torch.device) -> Split:

@@ -238,3 +238,15 @@ def test_values_that_do_not_suit_the_set_are_refused(numbered_set):
 def test_majority_share():
     labels = torch.tensor([2, 0, 2, 1, 2])
     assert majority_share(Split(torch.zeros(5, 1, 1, 1, dtype=torch.uint8), labels)) == 0.6
+
+
+def test_padding_puts_images_in_the_middle_of_zero_pixels():
+    padded = load(DataConfig(fit="pad", size=11), "cpu").train.images
+    native = load(DataConfig(), "cpu").train.images
+    assert padded[:, :, 1:9, 1:9].equal(native)
+    assert int(padded.sum()) == int(native.sum())
+
+
+def test_padding_to_less_than_the_native_size_is_refused():
+    with pytest.raises(ConfigError, match="data.size=4 with data.fit=pad is below the images' own 8×8"):
+        load(DataConfig(fit="pad", size=4), "cpu")
