@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
 
 from analysis import claims, figures, select, stats, style
+from analysis.expectations import EXPECTED, MARKS, Expectation
 from analysis.load import Frames
 from analysis.tidy import each
 
 MISSING = "–"
+UNTRAINED = "measured before training only"
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,22 @@ class Picture:
     source: str
     """data: URI of the SVG."""
     alt: str
+    measured: str = ""
+    how: str = ""
+    expected: tuple[Expectation, ...] = ()
+    """What the paper reports of this figure."""
+    seen: tuple[str, ...] = ()
+    """What these runs show."""
+    table: tuple[list[str], list[list[str]]] | None = None
+    """Headings and rows of texts."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """The figures of one section of the paper."""
+
+    title: str
+    pictures: list[Picture]
 
 
 @dataclass(frozen=True)
@@ -62,9 +81,12 @@ class Group:
     """Per norm: per rate, the lines of its cell."""
     rules: list[tuple[str, ...]]
     """Per norm: norm, best over rates (test), chosen on validation, highest trainable rate, plateaus."""
-    pictures: list[Picture]
+    sections: list[Section]
     not_drawn: list[str]
     scales: str
+    trained: bool
+    """Whether any of its runs was to be trained at all: some are measured at the start only."""
+    data: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,7 @@ class Page:
     trials: list[list[Cell]] = field(default_factory=list)
     problems: list[tuple[str, ...]] = field(default_factory=list)
     provenance: list[tuple[str, str]] = field(default_factory=list)
+    marks: dict[str, str] = field(default_factory=lambda: dict(MARKS))
 
 
 def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page:
@@ -103,8 +126,13 @@ def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page
 
 
 def _summary(table: pd.DataFrame, sweep: str | None) -> list[str]:
+    untrained = int(select.untrained(table).sum())
     counts = table["fate"].value_counts()
-    fates = ", ".join(f"{int(counts[f])} {f}" for f in (*select.FATES, select.UNDECIDED) if counts.get(f))
+    if untrained:
+        counts = pd.Series({**counts, select.UNDECIDED: counts[select.UNDECIDED] - untrained})
+        counts[UNTRAINED] = untrained
+    order = (*select.FATES, select.UNDECIDED, UNTRAINED)
+    fates = ", ".join(f"{int(counts[f])} {f}" for f in order if counts.get(f))
     named = f"Sweep {sweep}. " if sweep else ""
     runs = "1 run" if len(table) == 1 else f"{len(table)} runs"
     return [f"{named}{runs}: {fates}." if len(table) else f"{named}No runs."]
@@ -116,6 +144,12 @@ def _notices(table: pd.DataFrame) -> Iterator[str]:
         yield "There is nothing to show: no run directory with a readable record was found (see Left out)."
         return
     complete = table[table["fate"] != select.UNDECIDED]
+    untrained = select.untrained(table)
+    if complete.empty and untrained.all():
+        n = int(table.groupby(stats.CELL, observed=True)["seed"].nunique().min())
+        if n == 1:
+            yield "Some norms were measured with one seed: what differs from seed to seed, one cannot say."
+        return
     if complete.empty:
         yield "No run is complete yet, so there are no outcomes to show (see Left out)."
         return
@@ -190,28 +224,60 @@ def _group(frames: Frames, name: str, out: Path, index: int) -> Group:
         for norm in norms
     ]
     prefix = f"setting{index + 1}-" if frames.runs["setting"].nunique() > 1 else ""
-    pictures, not_drawn = _draw_all(mine, out / "figures", prefix)
+    sections, not_drawn = _draw_all(mine, out / "figures", prefix)
     scales = ", ".join(sorted(set(table["scale"].dropna()) - {""})) or MISSING
     rates_shown = [style.rate_label(r) for r in rates]
-    return Group(name, rates_shown, grid, _rules(mine, norms), pictures, not_drawn, scales)
+    return Group(
+        name=name,
+        rates=rates_shown,
+        grid=grid,
+        rules=_rules(mine, norms),
+        sections=sections,
+        not_drawn=not_drawn,
+        scales=scales,
+        trained=not select.untrained(mine.runs).all(),
+        data=", ".join(sorted(set(table["data"].dropna()))),
+    )
 
 
-def _draw_all(frames: Frames, folder: Path, prefix: str) -> tuple[list[Picture], list[str]]:
+def _draw_all(frames: Frames, folder: Path, prefix: str) -> tuple[list[Section], list[str]]:
+    """Draw every figure whose tables are there; the others are named with what they lack."""
     import matplotlib.pyplot as plt
 
-    pictures, not_drawn = [], []
+    found: dict[str, list[Picture]] = {}
+    reasons: dict[str, list[str]] = {}
     for name, module in figures.modules().items():
         missing = figures.lacking(module, frames)
         if missing:
-            not_drawn.append(f"{module.TITLE}: there is no {' and no '.join(missing)}.")
+            reasons.setdefault(f"there is no {' and no '.join(missing)}", []).append(module.TITLE)
             continue
-        drawing = module.draw(frames)
+        try:
+            drawing = module.draw(frames)
+        except figures.UndrawableError as error:
+            reasons.setdefault(str(error), []).append(module.TITLE)
+            continue
         svg = style.save(drawing, folder, prefix + name)
         plt.close(drawing.figure)
-        source = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-        alt = f"{module.TITLE}. {drawing.caption}"
-        pictures.append(Picture(prefix + name, module.TITLE, module.SECTION, drawing.caption, source, alt))
-    return pictures, not_drawn
+        found.setdefault(module.SECTION, []).append(_picture(module, prefix + name, drawing, svg))
+    not_drawn = [f"{'; '.join(titles)}: {reason}." for reason, titles in reasons.items()]
+    return [Section(title, pictures) for title, pictures in found.items()], not_drawn
+
+
+def _picture(module: ModuleType, name: str, drawing: style.Drawing, svg: str) -> Picture:
+    table = drawing.table
+    return Picture(
+        name=name,
+        title=module.TITLE,
+        section=module.SECTION,
+        caption=drawing.caption,
+        source="data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
+        alt=" ".join([f"{module.TITLE}. {drawing.caption}", *drawing.seen]),
+        measured=getattr(module, "MEASURED", ""),
+        how=getattr(module, "HOW", ""),
+        expected=EXPECTED[module.EXPECTED] if hasattr(module, "EXPECTED") else (),
+        seen=drawing.seen,
+        table=None if table is None else (list(table.columns), table.astype("str").to_numpy().tolist()),
+    )
 
 
 def _cell(shares: pd.DataFrame) -> list[str]:

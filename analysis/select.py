@@ -16,7 +16,8 @@ from study.status import Outcome
 
 DIVERGED, STUCK, TRAINED, UNDECIDED = "diverged", "stuck at chance", "trained", "undecided"
 FATES = (DIVERGED, STUCK, TRAINED)
-"""What a complete run comes to. Any other run is UNDECIDED: unfinished, or its tables are missing."""
+"""What a complete run comes to. Any other run is UNDECIDED: unfinished, its tables missing, or not to be
+trained at all (see `untrained`)."""
 
 CELL = ["setting", "norm", "lr"]
 ARCHITECTURE = ["setting", "norm"]
@@ -30,9 +31,11 @@ def fates(frames: Frames) -> "pd.Series[str]":
     """
     last = last_rows(frames, "test").set_index("run_id")
     found: dict[str, str] = {}
-    for run in each(frames.runs):
+    for run in each(frames.runs.assign(untrained=untrained(frames.runs))):
         run_id = str(run.run_id)
-        if run.outcome == Outcome.DIVERGED:
+        if run.untrained:
+            found[run_id] = UNDECIDED
+        elif run.outcome == Outcome.DIVERGED:
             found[run_id] = DIVERGED
         elif run_id not in last.index or not 0 <= run.chance <= 1:
             found[run_id] = UNDECIDED
@@ -41,6 +44,11 @@ def fates(frames: Frames) -> "pd.Series[str]":
             stuck = criteria.stuck_at_chance(round(accuracy * n), n, float(run.chance))
             found[run_id] = STUCK if stuck else TRAINED
     return pd.Series(found, name="fate", dtype="str")
+
+
+def untrained(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Which runs had no step to make: they were measured before training, and have no outcome."""
+    return runs["steps_total"].eq(0).fillna(False).astype(bool)
 
 
 def last_rows(frames: Frames, split: str) -> pd.DataFrame:

@@ -74,6 +74,10 @@ class Drawing(NamedTuple):
     figure: Figure
     data: pd.DataFrame
     caption: str
+    seen: tuple[str, ...] = ()
+    """What these runs show, as sentences whose numbers are computed from the frames."""
+    table: pd.DataFrame | None = None
+    """A table to show with the figure: texts, the first column naming the row."""
 
 
 @contextmanager
@@ -101,6 +105,15 @@ def norm_styles(norms: Iterable[str]) -> dict[str, tuple[Any, str]]:
     others = [n for n in ordered if n not in {"bn", "none"}]
     index = {"bn": 0, "none": 1} | {n: i + 2 for i, n in enumerate(others)}
     return {n: (DASHES[index[n] % len(DASHES)], MARKERS[index[n] % len(MARKERS)]) for n in ordered}
+
+
+def norm_colours(norms: Iterable[str]) -> dict[str, str]:
+    """One colour per norm, for figures in which the rate plays no part: bn blue, none vermillion."""
+    ordered = norm_order(norms)
+    others = [n for n in ordered if n not in {"bn", "none"}]
+    palette = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+    fixed = {"bn": "#0072B2", "none": "#D55E00"}
+    return {n: fixed.get(n) or palette[others.index(n) % len(palette)] for n in ordered}
 
 
 def rate_label(rate: float) -> str:

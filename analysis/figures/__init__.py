@@ -1,7 +1,8 @@
 """One module per figure: TITLE, SECTION, NEEDS (tables without which it cannot be drawn) and draw(frames).
 
 NEEDS lists "metrics" or "probe:NAME". `draw` gets the frames of one setting (comparable by norm and rate) and
-returns a style.Drawing; ORDER sorts the figures of a section.
+returns a style.Drawing, or raises UndrawableError; ORDER sorts the figures of a section. A figure of the
+paper may say more: MEASURED (what is measured), HOW, and EXPECTED (its key in analysis.expectations).
 """
 
 import importlib
@@ -11,11 +12,15 @@ from types import ModuleType
 from analysis.load import Frames
 
 
+class UndrawableError(ValueError):
+    """These frames hold too little for the figure; the text says what they lack, after "since"."""
+
+
 def modules() -> dict[str, ModuleType]:
     """Every figure of the folder by name, by section and order."""
     names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
     found = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
-    return dict(sorted(found.items(), key=lambda item: (item[1].SECTION, item[1].ORDER, item[0])))
+    return dict(sorted(found.items(), key=lambda item: (_place(item[1].SECTION), item[1].ORDER, item[0])))
 
 
 def lacking(module: ModuleType, frames: Frames) -> list[str]:
@@ -27,3 +32,9 @@ def lacking(module: ModuleType, frames: Frames) -> list[str]:
         if table is None or table.empty:
             missing.append(f"probe table '{name}'" if kind == "probe" else "metrics")
     return missing
+
+
+def _place(section: str) -> tuple[int, str]:
+    """Sections in the order in which a network lives: before training, its first steps, training."""
+    order = ("Before training: gradients", "Before training: act", "Before training: chan", "The first", "")
+    return next(i for i, start in enumerate(order) if section.startswith(start)), section

@@ -1,0 +1,125 @@
+"""What Bjorck et al. 2018 (arXiv 1806.02375) report, figure by figure, each statement with its mark.
+
+The only place of the analysis where a number of the paper stands. What is unknown is not listed.
+"""
+
+from dataclasses import dataclass
+
+MARKS = {
+    "P": "stated by a summary of the paper",
+    "R": "read off a figure of the paper, or from another account of it",
+    "O": "our own earlier trial of the same network on other images: an order of magnitude, not the paper's",
+    "M": "recalled, not checked",
+}
+"""How well a statement is known. Only P may decide a verdict."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One statement, and how well it is known."""
+
+    marks: tuple[str, ...]
+    """Keys of MARKS."""
+    text: str
+
+    def __post_init__(self) -> None:
+        """Refuse a statement without a known mark: it could pass for the paper's."""
+        if not self.marks or set(self.marks) - set(MARKS):
+            raise ValueError(f"expectation needs marks of {', '.join(MARKS)}, has {self.marks}: {self.text}")
+
+    @property
+    def mark(self) -> str:
+        """As shown: [P], or [R, O]."""
+        return f"[{', '.join(self.marks)}]"
+
+
+def _of(*pairs: tuple[str, str]) -> tuple[Expectation, ...]:
+    return tuple(Expectation(tuple(marks), text) for marks, text in pairs)
+
+
+EXPECTED: dict[str, tuple[Expectation, ...]] = {
+    "fig02": _of(
+        ("P", "without BN the gradients are wider by about two orders of magnitude, and heavier-tailed"),
+        ("M", "the layer is 55"),
+        (
+            "O",
+            "with BN standard deviation 0.006–0.011 and kurtosis 3.4–4.5; without 2.5–67 and 8–33 "
+            "(a Gaussian has kurtosis 3)",
+        ),
+    ),
+    "fig03": _of(
+        ("P", "with BN the loss improves over a far broader range of step sizes"),
+        ("P", "beyond it, growth is seemingly exponential without BN and linear with it"),
+        ("RO", "with BN the loss is lowest at a step of about 0.02 and back where it began at about 0.06"),
+        (
+            "RO",
+            "without BN it is lowest at 0.0001–0.00025, above its start from about 0.001, and a thousand "
+            "times its start at about 0.002",
+        ),
+    ),
+    "fig04": _of(
+        ("P", "without BN the channels of later layers come to lie orders of magnitude above earlier ones'"),
+        ("R", "|mean| up to about 1 in layer 8, 4·10³ in layer 44, 3·10⁸ in layer 80"),
+    ),
+    "fig05": _of(
+        (
+            "P",
+            "without BN both grow with depth, almost exponentially; some channels reach a scale of 10², "
+            "partly whatever the images: noise images do the same",
+        ),
+        ("R", "ln(standard deviation) grows by about 0.045 a layer without BN, and by about 0 with it"),
+    ),
+    "fig06": _of(
+        ("P", "without BN nearly all of the positive gradient lies in one class"),
+        (
+            "O",
+            "the share of images predicted as one class does not tell the two apart: it is 64–100% with BN "
+            "too",
+        ),
+    ),
+    "table1": _of(
+        ("P", "a/b is within about 2 without BN, and about 10² with it"),
+        ("M", "with BN 251.8, 112.8 and about 40 in layers 18, 54 and 90; without 1.7, 2.6 and 2.1"),
+        ("O", "with BN 240, 102 and 32; without 1.5–8.6"),
+    ),
+    "fig07": _of(
+        (
+            "P",
+            "without BN some pairs of channels dominate throughout, those whose input channel has a large "
+            "mean",
+        ),
+    ),
+    "fig14": _of(
+        ("P", "without BN mean and gradient are strongly related, with BN they are not"),
+        (
+            "P",
+            "without BN large negative means go with channels that are dead after the ReLU and have tiny "
+            "gradients",
+        ),
+    ),
+    "fig15": _of(
+        ("P", "without BN the channels differ most in early layers; with BN layers are alike"),
+    ),
+    "fig16": _of(
+        ("P", "without BN the class favoured at the start has at least ten times the gradient of the others"),
+    ),
+    "fig18": _of(("P", "without BN the gradients lie to one side of zero")),
+    "fig19": _of(
+        ("P", "without BN the points lie near a straight line; with it there is none"),
+    ),
+    "fig22": _of(
+        ("P", "without BN the mean is not zero, and deep layers have several modes"),
+        ("P", "with BN there is one mode, and the mean is near 0"),
+    ),
+    "fig24": _of(
+        ("P", "means and variances of higher layers shrink over the first mini-batches"),
+    ),
+    "fig25": _of(
+        (
+            "P",
+            "at mini-batches 1, 4 and 7, trained at 0.1 with BN and at 0.0001 without, BN improves over a "
+            "far broader range of step sizes",
+        ),
+    ),
+}
+"""Figure or table → what to expect of it."""
