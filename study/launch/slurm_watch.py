@@ -113,9 +113,9 @@ class _Watcher:
             self.display.say(f"warning: {text}")
 
     def _progress(self, lines: Iterable[Line]) -> dict[str, Any]:
-        wanted = {self.tasks.get(str(x.trial.paths.root)) for x in lines if x.state is State.RUNNING}
+        running = (self.tasks.get(str(x.trial.paths.root)) for x in lines if x.state is State.RUNNING)
+        notes = {where[0].note(where[1]) for where in running if where is not None}
         found: dict[str, Any] = {}
-        for where in wanted:
-            if where is not None:
-                found |= read_note(where[0].note(where[1])).get("progress", {})
+        for note in notes:
+            found |= read_note(note).get("progress", {})
         return found
