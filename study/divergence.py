@@ -11,29 +11,32 @@ from study.state import TrainState, initial_network
 
 
 @torch.no_grad()
-def first_bad_layer(state: TrainState, step: int) -> str | None:
-    """Return the name of the layer in which the pass of the diverging batch went bad.
+def first_bad_layer(state: TrainState, step: int) -> str:
+    """Return the name of the layer in which the pass of the diverging batch (at `step`) went bad.
 
-    It is the first layer, in order of execution, whose output is not finite; if all are finite, the first
-    whose root mean square is beyond 10³ times that of the initial network on the same batch; if none is, the
-    layer with the largest such ratio. The initial network is a function of the config, so nothing had to be
-    kept. On a GPU, where losses are read late, the weights may be a few updates younger than the batch.
+    The pass is repeated: same images, precision, noise and statistics. The layer is the first, in order
+    of execution, whose output is not finite; if all are finite, the first whose root mean square is beyond
+    10³ times that of the initial network on the same batch; if none is, the layer with the largest such
+    ratio. The initial network is a function of the config, so nothing had to be kept. On a GPU, where losses
+    are read late, the weights may be a few updates younger than the batch.
     """
     epoch, index = divmod(step, state.steps_per_epoch)
     images, _ = state.epoch_batches(epoch).batch(index)
-    fresh = initial_network(state.run, state.image_set, state.device)
-    now, initial = _output_rms(state.network, images), _output_rms(fresh, images)
+    now = _output_rms(state, state.network, images, state.before)
     for name, rms in now.items():
         if not rms < float("inf"):
             return name
+    initial = _output_rms(state, initial_network(state.run, state.image_set, state.device), images, {})
     ratios = {name: rms / max(initial[name], 1e-30) for name, rms in now.items()}
     beyond = (name for name, ratio in ratios.items() if ratio > DIVERGENCE_FACTOR)
     return next(beyond, max(ratios, key=lambda name: ratios[name]))
 
 
-def _output_rms(network: Network, images: Tensor) -> dict[str, float]:
-    """Root mean square of every layer's output in a training-mode pass; the network is left as it was."""
-    before = {k: v.clone() if isinstance(v, Tensor) else v for k, v in network.state_dict().items()}
+def _output_rms(
+    state: TrainState, network: Network, images: Tensor, buffers: dict[str, Tensor]
+) -> dict[str, float]:
+    """Root mean square of every layer's output in a training pass from `buffers`; nothing is left changed."""
+    after = {name: b.detach().clone() for name, b in network.named_buffers()}
     found: dict[str, Tensor] = {}
     handles = []
     for layer in network.layers:
@@ -44,9 +47,16 @@ def _output_rms(network: Network, images: Tensor) -> dict[str, float]:
         handles.append(layer.module.register_forward_hook(keep))
     try:
         network.train()
-        network(images)
+        _set_buffers(network, buffers)
+        state.forward(images, network)
     finally:
         for handle in handles:
             handle.remove()
-        network.load_state_dict(before)
+        _set_buffers(network, after)
     return {name: float(value) for name, value in found.items()}
+
+
+def _set_buffers(network: Network, values: dict[str, Tensor]) -> None:
+    own = dict(network.named_buffers())
+    for name, value in values.items():
+        own[name].copy_(value)

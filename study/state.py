@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from study import optim
 from study.config import RunConfig
@@ -61,6 +61,10 @@ class TrainState:
         self.steps_per_epoch = len(image_set.train) // run.batch_size
         self.evaluation_batch = EVALUATION_BATCH
         self.probes: Any = NoProbes()
+        self.stateful = run.norm.noise or run.norm.source in ("running", "periodic") or run.model.dropout > 0
+        """Whether a training pass depends on buffers (counters, averages): repeating one then needs them."""
+        self.before: dict[str, Any] = {}
+        """The network's buffers before the last training pass, where `stateful`."""
         self.step = 0
         """Updates done."""
         self.losses: list[float] = []
@@ -71,12 +75,20 @@ class TrainState:
         """(layer, step) of running statistics that a non-finite batch has reached."""
         self.start_tally()
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits (N×classes) of standardised images (N×C×H×W), in the run's precision."""
+    def forward(self, images: Tensor, network: nn.Module | None = None) -> Tensor:
+        """Return the logits (N×classes) of standardised images (N×C×H×W), in the run's precision.
+
+        `network` takes the place of the run's own (compiled) one.
+        """
         dtype = DTYPES.get(self.run.precision)
         with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
-            logits: Tensor = self.compiled(images)
+            logits: Tensor = (network or self.compiled)(images)
         return logits
+
+    def remember_buffers(self) -> None:
+        """Keep what `divergence.first_bad_layer` needs to repeat the pass that follows."""
+        if self.stateful:
+            self.before = {name: b.detach().clone() for name, b in self.network.named_buffers()}
 
     def update(self) -> None:
         """Apply one step of the optimiser and forget the gradients."""

@@ -71,6 +71,7 @@ def train(state: TrainState, events: Events) -> Ending:
         batches = state.epoch_batches(epoch)
         for index in range(first, per_epoch):
             images, labels = batches.batch(index)
+            state.remember_buffers()
             with state.probes.step(state.step, epoch, images, labels):
                 logits = state.forward(images)
                 loss = F.cross_entropy(logits.float(), labels)
@@ -97,6 +98,7 @@ def train(state: TrainState, events: Events) -> Ending:
 
 
 def _diverged(state: TrainState, epoch: int) -> Ending:
+    state.poisoned = poisoned(state.network)
     state.probes.moment("divergence", state.step, epoch)
     return Ending.DIVERGED
 

@@ -1,0 +1,211 @@
+"""The training loop against a bare one, and what a run says of its own divergence."""
+
+import math
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.nn import functional as F
+
+from study import optim
+from study.config import from_mapping
+from study.data.batches import EpochBatches, evaluation_batches
+from study.data.loading import load
+from study.divergence import first_bad_layer
+from study.execute import execute, run_paths
+from study.models.base import build_network
+from study.records import read_record
+from study.state import TrainState, initial_network
+from tests.runs import tiny
+
+CPU = torch.device("cpu")
+
+SCHEDULES = {
+    "drops": ({"name": "drops"}, [0.05, 0.05, 0.005, 0.0005]),
+    "warm start": ({"warm_start_epochs": 1, "warm_start_lr": 1e-3}, [1e-3, 0.05, 0.005, 0.0005]),
+    "plateau": (
+        {"name": "plateau", "patience": 1, "threshold": 0.99, "max_drops": 1},
+        [0.05, 0.05, 0.005, 0.005],
+    ),
+}
+
+
+def plain_training(run, rates):
+    """Return (rows, weights) of SGD with momentum and coupled weight decay, written out by hand."""
+    sets = load(run.data, CPU)
+    network = build_network(run, tuple(sets.train.images.shape[1:]), sets.n_classes)
+    network = network.to(memory_format=torch.channels_last)
+    velocity = [torch.zeros_like(p) for p in network.parameters()]
+    weights = {id(layer.module.weight) for layer in network.layers}
+    rows, step = [], 0
+    for epoch, rate in enumerate(rates):
+        total, correct, counts = 0.0, 0, torch.zeros(sets.n_classes, dtype=torch.int64)
+        batches = EpochBatches(run, sets, epoch)
+        for i in range(len(batches)):
+            x, y = batches.batch(i)
+            logits = network(x)
+            loss = F.cross_entropy(logits, y)
+            gradients = torch.autograd.grad(loss, list(network.parameters()))
+            loss = loss.detach()
+            right = int((logits.argmax(1) == y).sum())
+            rows.append((step, "batch", float(loss), right / len(y)))
+            total, correct = total + float(loss) * len(y), correct + right
+            counts += torch.bincount(logits.argmax(1), minlength=sets.n_classes)
+            with torch.no_grad():
+                for p, g, v in zip(network.parameters(), gradients, velocity, strict=True):
+                    decayed = run.decay_norm_and_bias or id(p) in weights
+                    g = g + run.weight_decay * p if decayed else g
+                    v.copy_(g if step == 0 else run.momentum * v + g)
+                    p -= rate * v
+            step += 1
+        n = len(batches) * run.batch_size
+        rows.append((step, "train", total / n, correct / n, counts.tolist()))
+        network.eval()
+        with torch.no_grad():
+            logits = torch.cat(
+                [network(x) for x, _ in evaluation_batches(sets.test, sets.mean, sets.std, 64)]
+            )
+        network.train()
+        loss = float(F.cross_entropy(logits.double(), sets.test.labels))
+        predicted = logits.argmax(1)
+        rows.append(
+            (
+                step,
+                "test",
+                loss,
+                float((predicted == sets.test.labels).float().mean()),
+                torch.bincount(predicted, minlength=sets.n_classes).tolist(),
+            )
+        )
+    return rows, network.state_dict()
+
+
+@pytest.mark.parametrize("norm", ["bn", "none"])
+@pytest.mark.parametrize("decay_all", [True, False])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_loop_is_plain_sgd(tmp_path, schedule, decay_all, norm):
+    settings, rates = SCHEDULES[schedule]
+    run = tiny(
+        tmp_path,
+        schedule=settings,
+        epochs=4,
+        decay_norm_and_bias=decay_all,
+        weight_decay=0.1,
+        norm={"family": "batch" if norm == "bn" else "none", "name": norm},
+        model={"depth": 8, "widths": [2, 3, 4]},
+    )
+    execute(run)
+    expected, weights = plain_training(run, rates)
+    rows = pq.read_table(run_paths(run).metrics).to_pylist()
+    assert [r["lr"] for r in rows if r["split"] == "train"] == pytest.approx(rates)
+    mine = [r for r in rows if r["split"] in ("batch", "train", "test")]
+    assert len(mine) == len(expected)
+    for row, (step, split, loss, accuracy, *counts) in zip(mine, expected, strict=True):
+        assert (row["step"], row["split"]) == (step, split)
+        assert row["loss"] == pytest.approx(loss, rel=1e-4)
+        assert row["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+        if counts:
+            assert row["predicted"] == counts[0]
+    stored = torch.load(run_paths(run).weights, weights_only=True)
+    for name, value in weights.items():
+        torch.testing.assert_close(stored[name], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precisions_train(tmp_path, precision):
+    run = tiny(tmp_path, precision=precision, epochs=3)
+    record = execute(run)
+    assert record["outcome"] == "trained"
+    losses = [r["loss"] for r in pq.read_table(run_paths(run).metrics).to_pylist() if r["split"] == "train"]
+    exact = execute(tiny(tmp_path, epochs=3))
+    assert exact["run_id"] != record["run_id"]
+    assert all(math.isfinite(x) for x in losses)
+    weights = torch.load(run_paths(run).weights, weights_only=True)
+    assert all(v.dtype != torch.float16 for v in weights.values())
+
+
+def test_divergence_is_a_result(tmp_path):
+    run = tiny(tmp_path, lr=1e4, norm={"family": "none", "name": "none"})
+    record = execute(run)
+    assert (record["status"], record["outcome"]) == ("finished", "diverged")
+    rows = pq.read_table(run_paths(run).metrics).to_pylist()
+    last = rows[-1]
+    assert record["divergence"]["step"] == last["step"] >= 1
+    limit = 1e3 * max(1.0, record["initial_loss"])
+    assert not last["loss"] <= limit
+    assert all(r["loss"] <= limit for r in rows[:-1])
+    assert record["crossings"]["absolute_step"] <= last["step"]
+    assert record["divergence"]["layer"] in record["conv_biases"] | {"classifier": True}
+    assert read_record(run_paths(run)) == record
+
+
+def test_a_diverged_run_says_that_its_running_statistics_are_spoilt(tmp_path):
+    run = tiny(tmp_path, lr=1e6, norm={"scale": False, "name": "bn_no_var"})
+    record = execute(run)
+    assert record["outcome"] == "diverged"
+    assert record["poisoned"]
+    assert all(0 <= p["step"] <= record["divergence"]["step"] for p in record["poisoned"])
+
+
+SOURCES = {
+    "bn": {},
+    "alternating": {"norm": {"source": "periodic", "name": "bn_alternating"}},
+    "running": {"norm": {"source": "running", "name": "bn_running"}},
+    "noisy": {"norm": {"noise": True, "name": "bn_noisy"}},
+    "dropout": {"model": {"depth": 8, "widths": [2, 3, 4], "dropout": 0.5}},
+    "fp16": {"precision": "fp16"},
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_bad_layer_is_found_by_the_very_pass(tmp_path, source):
+    """Spoil one kernel so that its layer is the first with a non-finite output, and repeat a pass."""
+    changes = {"model": {"depth": 8, "widths": [2, 3, 4]}} | SOURCES[source]
+    run = tiny(tmp_path, **changes)
+    state = TrainState(run, load(run.data, CPU), CPU)
+    images, _ = state.epoch_batches(0).batch(1)
+    for step in (0, 1):
+        state.remember_buffers()
+        seen = state.forward(state.epoch_batches(0).batch(step)[0])
+    again = {}
+    name = "block2.conv1"
+    layer = next(x for x in state.network.layers if x.name == name)
+    handle = state.network.layers[-1].module.register_forward_hook(
+        lambda m, i, out: again.setdefault("logits", out.detach().clone())
+    )
+    after = {k: b.clone() for k, b in state.network.named_buffers()}
+    assert first_bad_layer(state, 1) in {x.name for x in state.network.layers}
+    assert again["logits"].equal(seen)
+    handle.remove()
+    with torch.no_grad():
+        layer.module.weight.fill_(float("inf"))
+    assert first_bad_layer(state, 1) == name
+    for key, buffer in state.network.named_buffers():
+        assert buffer.equal(after[key]), key
+
+
+def test_growth_beyond_the_initial_network_is_found(tmp_path):
+    run = tiny(tmp_path, norm={"family": "none", "name": "none"})
+    state = TrainState(run, load(run.data, CPU), CPU)
+    with torch.no_grad():
+        next(x for x in state.network.layers if x.name == "block3.conv1").module.weight.mul_(1e4)
+    assert first_bad_layer(state, 0) == "block3.conv1"
+
+
+def test_the_initial_network_is_a_function_of_the_config(tmp_path):
+    run = tiny(tmp_path)
+    sets = load(run.data, CPU)
+    first, second = (initial_network(run, sets, CPU).state_dict() for _ in range(2))
+    torch.manual_seed(99)
+    third = initial_network(run, sets, CPU).state_dict()
+    assert all(first[k].equal(second[k]) and first[k].equal(third[k]) for k in first)
+
+
+def test_every_parameter_is_in_exactly_one_group(tmp_path):
+    for decay_all in (True, False):
+        run = from_mapping(
+            {"model": {"depth": 8, "branch_scale": "skipinit"}, "decay_norm_and_bias": decay_all}
+        )
+        network = build_network(run, (3, 16, 16), 10)
+        grouped = [id(p) for group in optim.build(run, network).param_groups for p in group["params"]]
+        assert sorted(grouped) == sorted(id(p) for p in network.parameters())
