@@ -159,6 +159,41 @@ def release_unseen(paths: RunPaths) -> None:
         shutil.rmtree(_folder(paths, number), ignore_errors=True)
 
 
+def tag(paths: RunPaths, sweep: str, patience: float = 5.0) -> bool:
+    """Note in the record of a finished run that a sweep asked for it too; return whether it is noted.
+
+    Reads and writes while owning the run, so that of two sweeps neither name is lost. Where another process
+    owns it, tries again for `patience` seconds; a run that this process owns already is written at once.
+    """
+    end = time.monotonic() + patience
+    while True:
+        record = records.read_record(paths)
+        if not sweep or record is None or sweep in record["sweeps"]:
+            return record is not None
+        owner = owner_of(paths)
+        if owner is not None and (owner.host, owner.boot, owner.pid) == _here():
+            _note(paths, sweep)
+            return True
+        try:
+            with claim(paths):
+                _note(paths, sweep)
+            return True
+        except OwnedElsewhereError:
+            if time.monotonic() > end or (owner is not None and is_alive(owner) is None):
+                return False
+            time.sleep(0.05)
+
+
+def _note(paths: RunPaths, sweep: str) -> None:
+    record = records.read_record(paths)
+    if record is not None and sweep not in record["sweeps"]:
+        records.write_json(paths.record, {**record, "sweeps": [*record["sweeps"], sweep]})
+
+
+def _here() -> tuple[str, str, int]:
+    return socket.gethostname(), _boot(), os.getpid()
+
+
 def _claim(paths: RunPaths) -> Claim:
     owner = this_process()
     while True:

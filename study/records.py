@@ -83,13 +83,6 @@ def read_record(paths: RunPaths) -> dict[str, Any] | None:
     return record
 
 
-def tag(paths: RunPaths, sweep: str) -> None:
-    """Note in the record of a finished run that a sweep asked for it as well."""
-    record = read_record(paths)
-    if record is not None and sweep and sweep not in record["sweeps"]:
-        write_json(paths.record, {**record, "sweeps": [*record["sweeps"], sweep]})
-
-
 class Rows:
     """Rows of a run under way: buffered in memory, written as parts, joined into tables at the end.
 

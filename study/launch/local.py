@@ -14,14 +14,14 @@ import tempfile
 import time
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from study.errors import ConfigError, unknown
+from study.errors import ConfigError, StudyError, unknown
 from study.launch import child, machine, validate
 from study.launch.plan import Plan, Trial, mark
 from study.launch.table import Display, Line, State
@@ -67,14 +67,15 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
     display = display or Display()
     display.plan(plan, machine.at_once(plan.todo, options.workers if options else 0))
     if not plan.todo:
-        mark(plan.trials)
+        _mark(plan.trials, display)
         return display.final()
     context = fork_server()
     _check_buildable(plan, context)
-    mark(plan.trials)
+    _mark(plan.trials, display)
     pool = Pool(plan, options or Options(), display, context)
     with _signals(pool), display:
         pool.run()
+    _mark(_seen_again(plan.todo), display)  # others may have finished some
     code = display.final()
     return INTERRUPTED if pool.stopping else code
 
@@ -84,6 +85,17 @@ def fork_server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     return context
+
+
+def _seen_again(trials: Iterable[Trial]) -> Iterator[Trial]:
+    for trial in trials:
+        with contextlib.suppress(StudyError):  # a damaged record is in the final table
+            yield trial.look()
+
+
+def _mark(trials: Iterable[Trial], display: Display) -> None:
+    for trial in mark(trials):
+        display.say(f"{trial.run_id} is owned by {owner_of(trial.paths)}: sweep={trial.config.sweep} not noted")
 
 
 def _check_buildable(plan: Plan, context: ForkServerContext) -> None:

@@ -12,9 +12,9 @@ from study.config import RunConfig
 from study.errors import ConfigError
 from study.identity import run_id, scientific
 from study.launch import cost
-from study.ownership import observed_status
+from study.ownership import observed_status, tag
 from study.paths import RunPaths
-from study.records import read_record, tag
+from study.records import read_record
 from study.status import DONE, Status
 
 
@@ -107,11 +107,12 @@ def make_plan(configs: Iterable[RunConfig]) -> Plan:
     return Plan(tuple(trials), asked - len(trials))
 
 
-def mark(trials: Iterable[Trial]) -> None:
-    """Note in finished runs that a sweep asked for them too."""
-    for trial in trials:
-        if trial.done:
-            tag(trial.paths, trial.config.sweep)
+def mark(trials: Iterable[Trial]) -> list[Trial]:
+    """Note in finished runs that a sweep asked for them too; return those where somebody else was in the way.
+
+    To be called before the trials run, and with a fresh look after them: others may have finished some.
+    """
+    return [t for t in trials if t.status in DONE and not tag(t.paths, t.config.sweep)]
 
 
 def differing(configs: Sequence[RunConfig]) -> list[str]:

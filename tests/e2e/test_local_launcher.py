@@ -118,12 +118,13 @@ def test_trials_stop_when_their_launcher_is_killed(tmp_path, launched):
 @pytest.mark.slow
 def test_two_identical_grids_share_the_work(tmp_path, launched):
     args = ("-m", *SHORT, "seed=0,1,2,3", f"runs_dir={tmp_path}", "hydra.launcher.workers=2")
-    both = [launched(*args) for _ in range(2)]
+    both = [launched(*args, f"sweep={name}") for name in ("one", "two")]
     printed = [launch.communicate(timeout=300)[0] for launch in both]
     assert [launch.returncode for launch in both] == [0, 0], printed
     assert statuses(tmp_path) == ["finished"] * 4
     records = [read_record(p) for p in run_dirs(tmp_path)]
     assert [r["restarts"] for r in records] == [0, 0, 0, 0]
+    assert [sorted(r["sweeps"]) for r in records] == [["one", "two"]] * 4
 
 
 @pytest.mark.slow

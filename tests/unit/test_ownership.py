@@ -146,3 +146,34 @@ def test_of_many_claimants_one_at_a_time_wins(tmp_path):
     for (enter, pid_in), (leave, pid_out) in zip(events[::2], events[1::2], strict=True):
         assert (enter, leave) == ("in", "out")
         assert pid_in == pid_out
+
+
+def note(paths, names):
+    for name in names:
+        assert ownership.tag(paths, name, patience=60)
+
+
+def test_sweeps_that_note_themselves_at_once_all_stay(paths):
+    paths.root.mkdir()
+    records.write_json(paths.record, {"status": "finished", "sweeps": []})
+    names = [[f"{who}{i}" for i in range(8)] for who in "abc"]
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=note, args=(paths, mine)) for mine in names]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [p.exitcode for p in processes] == [0, 0, 0]
+    assert sorted(records.read_record(paths)["sweeps"]) == sorted(name for mine in names for name in mine)
+    assert ownership.owner_of(paths) is None
+
+
+def test_a_sweep_is_noted_by_the_owner_and_not_past_one_that_cannot_be_seen(paths):
+    paths.root.mkdir()
+    records.write_json(paths.record, {"status": "finished", "sweeps": []})
+    with ownership.claim(paths):
+        assert ownership.tag(paths, "mine")
+    plant(paths, 1, host="elsewhere", boot="other")
+    assert not ownership.tag(paths, "theirs")
+    assert ownership.tag(paths, "mine")
+    assert records.read_record(paths)["sweeps"] == ["mine"]

@@ -8,7 +8,7 @@ import pytest
 from study.config import RunConfig, with_values
 from study.errors import ConfigError
 from study.identity import run_id, scientific
-from study.launch import cost
+from study.launch import cost, local
 from study.launch.plan import differing, make_plan, mark
 from study.launch.table import label
 from study.paths import RunPaths
@@ -77,6 +77,14 @@ def test_finished_runs_are_marked_with_the_sweep_once(tmp_path):
     for _ in range(2):
         mark(make_plan([run]).trials)
     assert read_record(paths)["sweeps"] == ["first", "second"]
+
+
+def test_runs_that_another_launch_finishes_meanwhile_are_marked_too(tmp_path, monkeypatch):
+    run = config(tmp_path, sweep="second")
+    monkeypatch.setattr(local, "_check_buildable", lambda plan, context: None)
+    monkeypatch.setattr(local.Pool, "run", lambda pool: stored(run, sweeps=["first"]))
+    local.launch(make_plan([run]))
+    assert read_record(RunPaths(tmp_path / "runs" / run_id(run)))["sweeps"] == ["first", "second"]
 
 
 def test_costs_come_from_runs_of_the_same_kind(tmp_path):
