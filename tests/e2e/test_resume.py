@@ -81,6 +81,32 @@ def test_killed_at_a_file_call(tmp_path, whole, kill_at):
     assert killed_then_resumed(tmp_path, whole, kill_at)
 
 
+VARIANTS = {
+    "alternating": {"norm": {"source": "periodic", "name": "bn_alternating"}},
+    "running": {"norm": {"source": "running", "name": "bn_running"}},
+    "frozen": {"norm": {"source": "frozen", "name": "bn_frozen"}},
+    "noisy": {"norm": {"noise": True, "name": "bn_noisy"}},
+    "lsuv": {"init": {"name": "lsuv"}, "norm": {"family": "none", "name": "none"}},
+    "plateau": {"schedule": {"name": "plateau", "patience": 1, "threshold": 0.9}, "epochs": 4},
+    "warm start": {"schedule": {"warm_start_epochs": 1, "warm_start_lr": 1e-4}},
+    "fp16": {"precision": "fp16"},
+    "diverging": {"lr": 1e5, "norm": {"family": "none", "name": "none"}},
+    "probes": {"probes": {"measure": ["activation_moments@every:3", "gradient_tails@epoch_end"]}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kind_of_state_survives_a_kill(tmp_path, variant):
+    """Killed while publishing its third checkpoint: statistics, counters, scaler, losses, probe rows."""
+    undisturbed = tiny(tmp_path / "whole", **VARIANTS[variant])
+    execute(undisturbed)
+    config = tiny(tmp_path / "killed", **VARIANTS[variant])
+    assert run_in_process(config, kill_at=16 if variant == "diverging" else 27) == -signal.SIGKILL
+    execute(config)
+    assert_same_results(run_paths(config), run_paths(undisturbed))
+    assert leftovers(run_paths(config)) == []
+
+
 @pytest.mark.slow
 def test_killed_at_every_file_call(tmp_path, whole):
     """From the claim over every part and checkpoint to the last deletion."""

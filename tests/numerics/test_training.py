@@ -163,7 +163,6 @@ def test_the_bad_layer_is_found_by_the_very_pass(tmp_path, source):
     changes = {"model": {"depth": 8, "widths": [2, 3, 4]}} | SOURCES[source]
     run = tiny(tmp_path, **changes)
     state = TrainState(run, load(run.data, CPU), CPU)
-    images, _ = state.epoch_batches(0).batch(1)
     for step in (0, 1):
         state.remember_buffers()
         seen = state.forward(state.epoch_batches(0).batch(step)[0])
