@@ -146,7 +146,7 @@ def _notices(table: pd.DataFrame) -> Iterator[str]:
     complete = table[table["fate"] != select.UNDECIDED]
     untrained = select.untrained(table)
     if complete.empty and untrained.all():
-        n = int(table.groupby(stats.CELL, observed=True)["seed"].nunique().min())
+        n = int(table.groupby(select.CELL, observed=True)["seed"].nunique().min())
         if n == 1:
             yield "Some norms were measured with one seed: what differs from seed to seed, one cannot say."
         return

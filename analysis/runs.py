@@ -50,8 +50,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """Column → (keys into run.json, pandas dtype). An absent or null value becomes a missing one."""
 
-DERIVED = ("sweeps", "setting", "path")
-"""Further columns: sweeps (JSON list of names), setting (see `setting`), path (the run directory)."""
+DERIVED = ("sweeps", "setting", "switches", "path")
+"""Further columns: sweeps (JSON list of names), setting and switches (see those functions), path (the run
+directory)."""
 
 
 def frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
@@ -77,7 +78,9 @@ def categorised(runs: pd.DataFrame) -> pd.DataFrame:
 def setting(record: Mapping[str, Any]) -> str:
     """What two runs must share to be compared by norm and rate: all that is scientific but norm, lr and seed.
 
-    Readable, as "digits · resnet110 · batch_size=64, epochs=15"; the scale's name is not part of it.
+    Readable, as "digits · resnet110 · batch_size=64, epochs=15"; the scale's name is not part of it. Nor are
+    the norm's switches: its label follows from them, one to one (study/naming.py), so equal labels mean equal
+    switches.
     """
     varied = {"lr", "seed", "data.name", "model.name", "model.depth"}
     fields = record.get("scientific") or {}
@@ -90,11 +93,22 @@ def setting(record: Mapping[str, Any]) -> str:
     return f"{head} · {', '.join(rest)}" if rest else head
 
 
+def switches(record: Mapping[str, Any]) -> str:
+    """The norm's settings that differ from plain batch normalisation's, as "center=false, order=1"."""
+    fields = record.get("scientific") or {}
+    return ", ".join(
+        f"{name.removeprefix('norm.')}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in sorted(fields.items())
+        if name.startswith("norm.") and name != "norm.name"
+    )
+
+
 def _row(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: _dig(record, keys) for name, (keys, _) in COLUMNS.items()}
     sweeps = record.get("sweeps") or []
     row["norm"] = "none" if row["norm"] is None else str(row["norm"])
-    return row | {"sweeps": json.dumps(list(sweeps)), "setting": setting(record), "path": path}
+    derived = {"setting": setting(record), "switches": switches(record), "path": path}
+    return row | {"sweeps": json.dumps(list(sweeps))} | derived
 
 
 def _dig(record: Mapping[str, Any], keys: tuple[str, ...]) -> Any:

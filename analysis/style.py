@@ -148,18 +148,30 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str]) -> Non
     )
 
 
-def log_axis(axes: Axes, axis: str, values: ArrayLike) -> int:
-    """Make an axis logarithmic; write on it how many of `values` it cannot show, and return that number."""
+def log_axis(axes: Axes, axis: str, values: ArrayLike, *, narrow: bool = False) -> int:
+    """Make an axis logarithmic; write on it how many of `values` it cannot show, and return that number.
+
+    In a `narrow` panel the remark takes two lines.
+    """
     x = np.asarray(values, float)
     hidden = int((~(np.isfinite(x) & (x > 0))).sum())
     showable = len(x) - hidden
     if showable:
         (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
         which = axes.xaxis if axis == "x" else axes.yaxis
-        which.set_major_formatter(mpl.ticker.FuncFormatter(power_of_ten))
+        shown = x[np.isfinite(x) & (x > 0)]
+        if shown.max() < 30 * shown.min():  # too few powers of ten in it to read a value
+            few = shown.max() < 3 * shown.min()
+            which.set_major_locator(
+                mpl.ticker.MaxNLocator(4) if few else mpl.ticker.LogLocator(subs=(1, 2, 5), numticks=12)
+            )
+            which.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+        else:
+            which.set_major_formatter(mpl.ticker.FuncFormatter(power_of_ten))
         which.set_minor_locator(mpl.ticker.NullLocator())
     if hidden:
-        note(axes, f"{hidden} of {len(x)} values not finite or not positive: not shown")
+        end = "\n" if narrow else " "
+        note(axes, f"{hidden} of {len(x)} values not finite{end}or not positive: not shown")
     return hidden
 
 

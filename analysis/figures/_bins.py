@@ -25,7 +25,8 @@ Counts = NDArray[np.float64]
 def positive_edges() -> Counts:
     """The SIDE edges above zero, ascending."""
     octaves = 2.0 ** np.arange(LOWEST, HIGHEST)
-    return np.append(np.outer(octaves, [1.0, 1.5]).ravel(), 2.0**HIGHEST)
+    edges: Counts = np.append(np.outer(octaves, [1.0, 1.5]).ravel(), 2.0**HIGHEST)
+    return edges
 
 
 class SignedLog(NamedTuple):
@@ -52,7 +53,8 @@ class SignedLog(NamedTuple):
         x = np.asarray(values, float)
         with np.errstate(divide="ignore"):
             size = np.clip(np.log10(np.abs(x)) - self.low, 0, self.high - self.low)
-        return np.sign(x) * size
+        places: Counts = np.sign(x) * size
+        return places
 
     def regroup(self, counts: ArrayLike) -> tuple[Counts, Counts]:
         """(Edges as positions, shares of all counts between them): whole octaves, and the middle.
@@ -96,3 +98,23 @@ def exceeding(counts: ArrayLike) -> tuple[Counts, Counts]:
     x = np.asarray(counts, float)
     beyond = np.cumsum(fold(x)[::-1])[::-1]
     return positive_edges(), beyond / (x.sum() or 1.0)
+
+
+def edges() -> Counts:
+    """All edges, ascending; the outermost bins are taken to reach one octave beyond theirs."""
+    sides = np.append(positive_edges(), 2.0 ** (HIGHEST + 1))
+    return np.concatenate([-sides[::-1], sides])
+
+
+def root_mean_square(counts: ArrayLike) -> float:
+    """Of the counted values, each taken as its bin's middle; NaN without any."""
+    x, between = np.asarray(counts, float), edges()
+    middles = (between[1:] + between[:-1]) / 2
+    return float(np.sqrt((x * middles**2).sum() / x.sum())) if x.sum() else float("nan")
+
+
+def shares_between(counts: ArrayLike, limits: Counts) -> Counts:
+    """Share of all counted values in each stretch between `limits`, spread evenly within each bin."""
+    x = np.asarray(counts, float)
+    below = np.concatenate([[0.0], np.cumsum(x)]) / (x.sum() or 1.0)
+    return np.diff(np.interp(limits, edges(), below))

@@ -10,7 +10,7 @@ from analysis import style
 from analysis.figures import _probes as probes
 from analysis.tidy import each
 
-TOP, BOTTOM = 1e4, 0.1
+TOP, BOTTOM = 1e4, 1e-3
 
 
 def draw(batches: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> style.Drawing:

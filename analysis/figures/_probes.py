@@ -145,7 +145,8 @@ def over_seeds(values: ArrayLike) -> str:
         return "undefined"
     text = say(float(np.median(known)))
     if len(known) > 1:
-        text += f" ({say(float(known.min()))} to {say(float(known.max()))})"
+        low, high = say(float(known.min())), say(float(known.max()))
+        text += f" ({low} to {high})" if low != high else ""
     return text + (f", undefined for {len(x) - len(known)} of {len(x)} seeds" if len(known) < len(x) else "")
 
 

@@ -1,5 +1,7 @@
 """Fig 5 of Bjorck et al. 2018 (§4): means and deviations of the channels against depth, before training."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
@@ -26,7 +28,7 @@ HOW = (
 
 MARKED = (*range(6, 103, 12), 110)
 COLUMNS = (("mean", "mean |channel mean|"), ("deviation", "mean channel standard deviation"))
-DASHES = {"data": "-", "noise": (0, (1.5, 1.5))}
+DASHES: dict[str, Any] = {"data": "-", "noise": (0, (1.5, 1.5))}
 
 
 def draw(frames: Frames) -> style.Drawing:

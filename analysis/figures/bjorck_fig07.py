@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import FuncFormatter
 
 from analysis import style
 from analysis.figures import _probes as probes
@@ -43,7 +44,7 @@ def draw(frames: Frames) -> style.Drawing:
             image = axes.imshow(
                 matrix, cmap="viridis", vmin=0, vmax=top, aspect="auto", interpolation="nearest"
             )
-            figure.colorbar(image, ax=axes, shrink=0.85, format=style.mpl.ticker.FuncFormatter(_tick))
+            figure.colorbar(image, ax=axes, shrink=0.85, format=FuncFormatter(_tick))
             axes.grid(visible=False)
             axes.set(title=f"{norm}, seed {seed}", xlabel="input channel")
             pairs = [(norm, seed, o, i, v) for (o, i), v in np.ndenumerate(matrix)]

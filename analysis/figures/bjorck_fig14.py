@@ -1,0 +1,90 @@
+"""Fig 14 of Bjorck et al. 2018 (App. G.1): a channel's mean against the gradient of its outgoing weights."""
+
+import numpy as np
+import pandas as pd
+
+from analysis import style
+from analysis.figures import _probes as probes
+from analysis.load import Frames
+from analysis.tidy import each, groups
+
+TITLE = "Fig 14: a channel's mean and the gradient of its outgoing weights"
+SECTION = probes.APPENDIX
+ORDER = 14
+NEEDS = ("probe:channel_pairs",)
+EXPECTED = "fig14"
+MEASURED = (
+    "Each dot is one input channel of a layer: across, the mean of its values; up, the mean magnitude of the "
+    "gradient of all weights that read it. If the dots rise, a channel is pushed because it is large, not "
+    "because it is useful."
+)
+HOW = (
+    "One batch of training images before any update. The mean is that of what the layer reads, after the "
+    "ReLU: a channel whose values were all negative before it is dead there, all zeros, and cannot have a "
+    "gradient."
+)
+
+DEAD = 1.0
+
+
+def draw(frames: Frames) -> style.Drawing:
+    """Rows are layers, columns norms; all seeds together."""
+    data = _channels(probes.rows(frames, "channel_pairs"))
+    chosen, norms = probes.layers(data), probes.norms(data)
+    colours = style.norm_colours(norms)
+    with style.styled():
+        figure, grid = probes.panels(len(chosen), len(norms), 1.9 * len(chosen) + 0.5)
+        for row, number in enumerate(chosen):
+            for column, norm in enumerate(norms):
+                axes = grid[row, column]
+                mine = data[(data["number"] == number) & (data["norm"] == norm)]
+                axes.scatter(
+                    mine["mean"], mine["gradient"], s=9, color=colours[norm], alpha=0.6, linewidths=0
+                )
+                style.log_axis(axes, "y", mine["gradient"])
+                rho = probes.over_seeds(_correlations(mine)["rho"])
+                axes.set_title(f"{norm}, layer {number}: ρ = {rho}", fontsize=8)
+        figure.supxlabel("mean of the input channel", fontsize=9)
+        figure.supylabel("mean |gradient| of its weights", fontsize=9)
+    caption = (
+        f"One dot per input channel, {probes.seeds(data)} together; ρ is Spearman's rank correlation within "
+        f"a seed (median, range). Each panel has its own scales."
+    )
+    return style.Drawing(figure, data, caption, tuple(_seen(data)))
+
+
+def _channels(table: pd.DataFrame) -> pd.DataFrame:
+    pieces = []
+    for row in each(table):
+        pairs = probes.numbers(row.mean_abs).reshape(int(row.outputs), int(row.inputs))
+        piece = {"mean": probes.numbers(row.input_mean), "gradient": pairs.mean(0)}
+        zeros = probes.numbers(row.input_zeros)
+        pieces.append(
+            pd.DataFrame(piece).assign(norm=row.norm, seed=row.seed, number=row.number, dead=zeros >= DEAD)
+        )
+    return pd.concat(pieces, ignore_index=True)
+
+
+def _correlations(data: pd.DataFrame) -> pd.DataFrame:
+    found = [
+        (norm, seed, number, probes.rank_correlation(np.abs(run["mean"]), run["gradient"]))
+        for (norm, seed, number), run in groups(data, ["norm", "seed", "number"])
+    ]
+    return pd.DataFrame(found, columns=["norm", "seed", "number", "rho"])
+
+
+def _seen(data: pd.DataFrame) -> list[str]:
+    found = _correlations(data)
+    said = [
+        f"Rank correlation of |mean| and gradient in layer {number}: "
+        f"{probes.by_norm(found[found['number'] == number], 'rho')}."
+        for number in probes.layers(found)
+    ]
+    for norm in probes.norms(data):
+        mine = data[data["norm"] == norm]
+        dead = mine[mine["dead"]]
+        text = f"Dead channels, {norm}: {len(dead)} of {len(mine)}"
+        if len(dead):
+            text += f"; their largest mean |gradient| is {probes.say(float(dead['gradient'].max()))}"
+        said.append(text + ".")
+    return said
