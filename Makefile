@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 # One computing thread per test process: the tests already fill the cores.
 TEST := OMP_NUM_THREADS=1 MPLBACKEND=agg $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help install quickstart test test-full test-slow lint format bench clean
+.PHONY: help install quickstart test test-full test-slow test-slurm test-slurm-slow lint format bench clean
 
 help:
 	@echo "make quickstart   train the learning-rate grid on real data and build the report (minutes)"
 	@echo "make test         lint, types and the fast tests"
 	@echo "make test-full    the long tests as well"
+	@echo "make test-slurm   a real SLURM on this machine (root; apt-get install slurm-wlm munge slurmdbd mariadb-server)"
 	@echo "make bench        the cost of a step, of the input pipeline, of a sweep"
 	@echo "make format       let ruff format and fix the code"
 	@echo "make clean        remove caches (never runs)"
@@ -41,7 +42,14 @@ test: lint
 test-slow: install
 	@$(TEST) -m "slow and not slurm"
 
-test-full: test test-slow
+# A SLURM of its own on this machine; skips by name without root or Debian's packages. One cluster, so no -n.
+test-slurm: install
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m "slurm and not slow"
+
+test-slurm-slow: install
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m "slurm and slow"
+
+test-full: test test-slow test-slurm test-slurm-slow
 
 bench: install
 	@$(BIN)/python -m study.bench

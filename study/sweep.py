@@ -1,4 +1,4 @@
-"""`python -m study.sweep plan|launch|status sweeps/NAME.yaml [overrides]`: a grid kept in a file.
+"""`python -m study.sweep plan|launch|status|cancel|sync sweeps/NAME.yaml [overrides]`: a grid kept in a file.
 
 The file is in W&B's sweep syntax, so that `wandb sweep` takes it too.
 """
@@ -111,6 +111,8 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "launch", _launch, "run what is left (hydra/launcher=… chooses where)")
     status = _command(commands, "status", _status, "count statuses and outcomes; exit code 1 if any failed")
     status.add_argument("--watch", type=float, metavar="SECONDS", help="refresh until nothing runs or waits")
+    _command(commands, "cancel", _cancel, "cancel this sweep's SLURM jobs; what they run writes a checkpoint")
+    _command(commands, "sync", _sync, "upload the finished runs to W&B, each once; exit code 1 if that fails")
     return parser
 
 
@@ -167,6 +169,55 @@ def _status(args: argparse.Namespace) -> int:
         time.sleep(args.watch)
 
 
+def _sync(args: argparse.Namespace) -> int:
+    from study.trackers.upload import sync
+
+    sweep = read_sweep(args.file)
+    trials = plan_of(sweep, args.overrides).trials
+    ready = [t for t in trials if t.status in (Status.FINISHED, Status.STOPPED)]
+    counts: Counter[str] = Counter({"not finished": len(trials) - len(ready)})
+    failed = ""
+    for trial in ready:
+        uploaded, failed = sync(trial.config, trial.paths)
+        if failed:  # what keeps one run from W&B keeps the others as well
+            break
+        counts["uploaded" if uploaded else "there already"] += 1
+    done = ", ".join(f"{n} {what}" for what, n in counts.items() if n)
+    print(f"{sweep.name}: {done or 'nothing uploaded'}" + (f"; stopped: {failed}" if failed else ""))
+    return 1 if failed else 0
+
+
+def _cancel(args: argparse.Namespace) -> int:
+    from study.launch import slurm_queue
+
+    plan = plan_of(read_sweep(args.file), args.overrides)
+    mine = {str(t.paths.root) for t in plan.trials}
+    names = {t.config.sweep for t in plan.trials}
+    folders = {t.paths.root.parent for t in plan.trials}
+    queued = slurm_queue.queued(folders, slurm_queue.live())
+    foreign = {task.job for run, (_, _, task) in queued.items() if run not in mine}
+    jobs = {task.job for submission, _, task in queued.values() if submission.sweep in names} - foreign
+    slurm_queue.cancel(jobs)
+    trials = sum(task.job in jobs for _, _, task in queued.values())
+    print(f"cancelled {len(jobs)} tasks with {trials} trials; launch again to go on")
+    return 0
+
+
+def _in_queue(plan: Any) -> str:
+    """Say how many trials wait or run in SLURM's queue; empty where nothing was submitted."""
+    from study.launch import slurm_queue
+
+    folders = {t.paths.root.parent for t in plan.todo}
+    if not any((folder / slurm_queue.FOLDER).is_dir() for folder in folders):
+        return ""
+    try:
+        queued = slurm_queue.queued(folders, slurm_queue.live())
+    except StudyError as error:
+        return f"whether trials are queued is not known: {error}"
+    pending = [queued[str(t.paths.root)][2].pending for t in plan.todo if str(t.paths.root) in queued]
+    return f"SLURM: {sum(pending)} trials in tasks that wait, {len(pending) - sum(pending)} in tasks that run"
+
+
 def _counted(sweep: Sweep, plan: Any) -> tuple[str, bool]:
     """Return the sweep's state in words, and whether any trial failed."""
     from study.launch import cost
@@ -186,6 +237,8 @@ def _counted(sweep: Sweep, plan: Any) -> tuple[str, bool]:
         running = max(1, plan.counts()[Status.RUNNING])
         wall = cost.duration(left / running)
         lines.append(f"about {cost.duration(left)} of run time left ({wall} at {running} at once)")
+    if queue := _in_queue(plan):
+        lines.append(queue)
     failed = [t for t in plan.trials if t.status is Status.FAILED]
     lines += [f"failed: {t.run_id}: {(t.record or {}).get('error')} (see {t.paths.log})" for t in failed]
     return "\n".join(lines), bool(failed)

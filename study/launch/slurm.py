@@ -7,7 +7,7 @@ import re
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Options:
     constraint: str | None = None
     parallel: int = 0
     setup: tuple[str, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
     trials_per_task: int = 1
     concurrent: int = 1
     signal: str = "USR2"
@@ -78,13 +78,22 @@ class Options:
         if self.warning >= 60 * self.time:
             raise _wrong("warn_seconds", self.warn_seconds, f"below the time limit of {60 * self.time} s")
         ours = {"job-name", "array", "output", "error", "signal", *FLAGS.values()}
-        for name, value in self.extra.items():
-            if name.replace("_", "-") in {x.replace("_", "-") for x in ours}:
+        for name in self.flags:
+            if name in {x.replace("_", "-") for x in ours}:
                 raise ConfigError(
-                    f"hydra.launcher.extra.{name}: an option sets this flag, or the launcher itself"
+                    f"hydra.launcher.extra: --{name} is set by an option, or by the launcher itself"
                 )
-            if value is None or value is False or isinstance(value, (dict, list)):
-                raise _wrong(f"extra.{name}", value, "a value, or true for a flag without one")
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """`extra` as names and values; True stands for a flag without a value."""
+        found: dict[str, Any] = {}
+        for text in self.extra:
+            name, equals, value = text.partition("=")
+            if not re.fullmatch(r"--[a-z][a-z-]*", name):
+                raise _wrong("extra", text, "a flag of sbatch such as --exclude=node7 or --exclusive")
+            found[name[2:]] = value if equals else True
+        return found
 
     @property
     def warning(self) -> int:
@@ -98,7 +107,7 @@ def options(**values: Any) -> Options:
     for name in values:
         if name not in names:
             raise unknown("option of hydra.launcher", name, names)
-    lists = {"setup": tuple(values.get("setup") or ()), "extra": dict(values.get("extra") or {})}
+    lists = {name: tuple(map(str, values.get(name) or ())) for name in ("setup", "extra")}
     texts = {k: str(values[k]) for k in ("mem", "partition", "account", "qos", "gres", "constraint")
              if values.get(k) is not None}  # fmt: skip
     return Options(**values | lists | texts)
@@ -165,8 +174,8 @@ def executor(folder: Path, name: str, options: Options) -> Any:
             srun_args=[f"--cpus-per-task={options.cpus}"] if options.cpus else [],
             additional_parameters={
                 "signal": f"{options.signal}@{options.warning}",
-                "requeue": True,  # sites may have it off; a `no-requeue` in `extra` would come after it
-                **options.extra,
+                "requeue": True,  # sites may have it off by default
+                **options.flags,
             },
         )
     return made
@@ -237,7 +246,7 @@ def clean_environment(options: Options) -> Iterator[None]:
     }
     given |= {"SBATCH_MEM_PER_NODE"} if options.mem else set()
     given |= {"SBATCH_JOB_NAME", "SBATCH_TIMELIMIT", "SBATCH_SIGNAL", "SBATCH_REQUEUE", "SBATCH_NO_REQUEUE"}
-    given |= {f"SBATCH_{n.upper().replace('-', '_')}" for n in options.extra}
+    given |= {f"SBATCH_{n.upper().replace('-', '_')}" for n in options.flags}
     inside = "SLURM_JOB_ID" in os.environ
     hidden = {
         name: os.environ[name]

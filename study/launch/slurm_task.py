@@ -81,7 +81,7 @@ def run_pack(pack: Pack) -> None:
         pool.run()
     code = display.final()
     left = [x for x in display.lines.values() if x.state in (State.WAITING, State.INTERRUPTED)]
-    if left:
+    if left and pool.stopping:
         display.say(_requeue(pack))
     sys.exit(code)
 
