@@ -5,7 +5,6 @@ from study.execute import execute
 record = execute(compose(["lr=0.1", "norm=bn"]))
 """
 
-import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -24,8 +23,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from study import describe, naming
-from study.config import NormConfig, RunConfig, from_mapping, to_mapping, with_values
+from study import describe
+from study.config import RunConfig, from_mapping, to_mapping, with_values
 from study.errors import ConfigError, StudyError, unknown
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -54,8 +53,57 @@ def compose_all(trials: Iterable[Sequence[str]]) -> list[RunConfig]:
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
-    """Return the grid that comma-separated values span, first setting slowest: one list per trial."""
+    """Return the grid that comma-separated values span, first setting slowest: one list per trial.
+
+    An experiment's own grid counts as given before the settings, which win over it; with several experiments
+    that is so for each, and the experiment is slowest.
+    """
     parsed = check(overrides, multirun=True)
+    experiments = _experiments(parsed)
+    if not any(map(brought, experiments)):
+        return _product(parsed)
+    own = [o.input_line for o in parsed if o.key_or_group == "experiment"]
+    rest = [text for text in overrides if text not in own]
+    trials = []
+    for name in experiments:
+        grid = unset(brought(name), parsed)
+        trials += _product(check([f"experiment={name}", *grid, *rest], multirun=True))
+    return trials
+
+
+def unset(grid: Mapping[str, str], parsed: Sequence[Override]) -> list[str]:
+    """Return, as settings, the part of a grid that no given setting replaces."""
+    given = {o.key_or_group for o in parsed}
+    return [f"{name}={values}" for name, values in grid.items() if name not in given]
+
+
+@cache
+def brought(experiment: str) -> Mapping[str, str]:
+    """Return the grid that an experiment brings along (hydra.sweeper.params of its yaml): values by setting."""
+    params = _load([f"experiment={experiment}"]).hydra.sweeper.get("params") if experiment else None
+    return {str(name): str(values) for name, values in (params or {}).items()}
+
+
+def ignored_grid(overrides: Sequence[str]) -> str:
+    """Return a sentence on the grid of an experiment that is run once; empty if there is none."""
+    parsed = check(overrides, multirun=False)
+    for name in _experiments(parsed):
+        if grid := unset(brought(name), parsed):
+            return f"experiment={name} brings a grid, ignored without -m: {' '.join(grid)}"
+    return ""
+
+
+def _experiments(parsed: Sequence[Override]) -> list[str]:
+    """Names of the experiments asked for; of a setting given twice the last counts, as in Hydra."""
+    for override in reversed(parsed):
+        if override.key_or_group == "experiment":
+            values = override.sweep_iterator() if override.is_sweep_override() else [override.value()]
+            names = [v.text if isinstance(v, QuotedString) else v for v in values]
+            return ["" if name is None else str(name) for name in names]
+    return []
+
+
+def _product(parsed: list[Override]) -> list[list[str]]:
     return [list(t) for t in BasicSweeper.split_arguments(parsed, None)[0]]
 
 
@@ -142,7 +190,7 @@ def _compose(overrides: list[str], bases: dict[tuple[str, ...], RunConfig | None
     if base is None:
         return _finish(by_hydra(overrides))
     values = {o.key_or_group: o.value() for o in parsed if _is_plain(o)}
-    return _with_norm_named(with_values(base, values)) if values else base
+    return with_values(base, values) if values else base
 
 
 def _base(structural: tuple[str, ...]) -> RunConfig | None:
@@ -182,18 +230,7 @@ def _named(values: Any, config: Any) -> dict[str, Any]:
 
 
 def _finish(values: Mapping[str, Any]) -> RunConfig:
-    return _with_norm_named(from_mapping({k: v for k, v in values.items() if k != FROM}))
-
-
-def _with_norm_named(config: RunConfig) -> RunConfig:
-    norm = _canonical(config.norm)
-    return config if norm == config.norm else dataclasses.replace(config, norm=norm)
-
-
-@lru_cache(maxsize=10_000)
-def _canonical(norm: NormConfig) -> NormConfig:
-    """Give a norm the name that follows from its switches, whatever the yaml or a stored run called it."""
-    return naming.named(norm)
+    return from_mapping({k: v for k, v in values.items() if k != FROM})
 
 
 def _is_plain(override: Override) -> bool:
@@ -226,6 +263,8 @@ def _checked(text: str) -> Override:
         raise ConfigError(
             f"cannot read '{text}'. Quote a value that holds commas, quotes, '=' or the like: {advice}"
         ) from error
+    if override.key_or_group.startswith("hydra.sweeper.params"):
+        raise ConfigError(f"'{text}': give a grid as settings, as in lr=0.1,0.003")
     if not override.is_hydra_override():
         _check_key(override, text)
     return override

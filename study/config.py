@@ -90,12 +90,16 @@ class ModelConfig:
     """Probability that a unit of the classifier's input is dropped while training."""
 
 
+SITE_KINDS = ("stem", "inner", "outer", "shortcut", "top")
+"""Kinds of place where a norm may stand (study/norms/base.py), as a network meets them."""
+
+
 @dataclass(frozen=True)
 class NormConfig:
     """A normalisation: a family and its switches; each family refuses switches that it does not read."""
 
     name: str = setting("bn")
-    """Name shown in tables; follows from the switches (study/norms)."""
+    """Name shown in tables; every RunConfig sets it to what follows from the switches (study/naming.py)."""
     family: str = setting("batch", package="study.norms")
     """Kind of normalisation; one module of study/norms."""
     sites: tuple[str, ...] = setting(("stem", "inner", "outer", "shortcut"))
@@ -230,7 +234,10 @@ class TrackerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run. Immutable and valid by construction: `from_mapping` is the way in from the outside."""
+    """One run. Immutable, every field valid and its norm rightly named by construction.
+
+    `from_mapping` is the way in from the outside.
+    """
 
     data: DataConfig = setting(DataConfig)
     """Image set."""
@@ -288,14 +295,19 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        from study.probes import _schedule  # it reads ProbesConfig
-
-        _schedule.check(self.probes)
+        _complete(self)
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> RunConfig:
     """Build a RunConfig from nested plain values; raises ConfigError that names field, value and range."""
     return _build(RunConfig, mapping, "")
+
+
+def norm_from_mapping(mapping: Mapping[str, Any]) -> NormConfig:
+    """Build a NormConfig alone, its name as it stands there; raises ConfigError as `from_mapping`."""
+    norm = _build(NormConfig, mapping, "norm.")
+    check_fields(norm, "norm.")
+    return norm
 
 
 def to_mapping(config: Any) -> dict[str, Any]:
@@ -337,7 +349,17 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         converted = _convert(_hints(type(owner))[key], value, name)
         _check_field(type(owner).__dataclass_fields__[key].metadata, converted, name)
         object.__setattr__(owner, key, converted)
+    _complete(made)
     return made
+
+
+def _complete(run: RunConfig) -> None:
+    """Check the probes together, and give the norm the name and the order of sites that follow."""
+    from study import naming  # these two read the configs
+    from study.probes import _schedule
+
+    _schedule.check(run.probes)
+    object.__setattr__(run, "norm", naming.canonical(run.norm))
 
 
 def _check_field(metadata: Mapping[Any, Any], value: Any, name: str) -> None:

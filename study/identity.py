@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from study.config import RunConfig
+from study.models import FIXED_DEPTH
 
 VERSIONS: dict[str, int] = {}
 """Version of a component's numerics, as "model.resnet" or "norm.batch": absent means 1.
@@ -47,15 +48,24 @@ def run_id(config: RunConfig) -> str:
 
 
 def slug(config: RunConfig) -> str:
-    """Return the part of the id that a person reads, as `digits-resnet110-bn-lr0.1-s0`."""
+    """Return the part of the id that a person reads, as `digits-resnet110-batch-lr0.1-s0`.
+
+    Of the norm it shows the family: its name is a label, and a new label must not move an id.
+    """
+    depth = depth_of(config)
     parts = (
         config.data.name,
-        f"{config.model.name}{config.model.depth}",
-        config.norm.name,
+        config.model.name if depth is None else f"{config.model.name}{depth}",
+        config.norm.family,
         f"lr{config.lr:g}",
         f"s{config.seed}",
     )
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts))[:MAX_SLUG]
+
+
+def depth_of(config: RunConfig) -> int | None:
+    """Return the network's depth; None where it has no such setting."""
+    return None if config.model.name in FIXED_DEPTH else config.model.depth
 
 
 @cache

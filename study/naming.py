@@ -1,22 +1,33 @@
 """A norm's name follows from its switches, so that `norm=bn norm.center=false` is shown as `bn_no_mean`.
 
-Imports no torch. The named norms are the files of conf/norm, read once per process.
+Every RunConfig passes its norm through `canonical`, so none carries another name. A name is a label for tables:
+it may change with the files of conf/norm, and no run id depends on it. Imports no torch. The named norms are the files of conf/norm, read once per process.
 """
 
 import dataclasses
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from study.config import NormConfig, from_mapping
+from study.config import SITE_KINDS, NormConfig, norm_from_mapping
 
 NORMS = Path(__file__).resolve().parent.parent / "conf" / "norm"
 
 
-def named(config: NormConfig) -> NormConfig:
-    """Return the same norm under its canonical name."""
+def canonical(config: NormConfig) -> NormConfig:
+    """Return the same norm in its one form: sites in order and once each, and the name that follows.
+
+    Unknown kinds of site stay, last, for the norm to refuse.
+    """
+    rank = {kind: i for i, kind in enumerate(SITE_KINDS)}
+    sites = tuple(sorted(set(config.sites), key=lambda kind: (rank.get(kind, len(rank)), kind)))
+    return _named(dataclasses.replace(config, sites=sites, gamma_init=tuple(config.gamma_init)))
+
+
+@lru_cache(maxsize=10_000)
+def _named(config: NormConfig) -> NormConfig:
     return dataclasses.replace(config, name=canonical_name(config))
 
 
@@ -42,10 +53,16 @@ def norms() -> dict[str, NormConfig]:
     return {path.stem: read(path) for path in sorted(NORMS.glob("*.yaml"))}
 
 
+def forget() -> None:
+    """Read the files anew when next asked; for tests that bring their own."""
+    norms.cache_clear()
+    _named.cache_clear()
+
+
 def read(path: Path) -> NormConfig:
     """Return the norm of one yaml, under the file's name; raises ConfigError as for any config."""
     values: Any = OmegaConf.to_container(OmegaConf.load(path))
-    return from_mapping({"norm": values | {"name": path.stem}}).norm
+    return norm_from_mapping(values | {"name": path.stem})
 
 
 def _switches(config: NormConfig) -> dict[str, Any]:

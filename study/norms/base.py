@@ -8,14 +8,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from study import registry
-from study.config import NormConfig
+from study.config import SITE_KINDS, NormConfig
 from study.errors import ConfigError, StudyError
 from study.norms._watch import poisoned, watch
 from study.seeding import generator
 
 __all__ = ["SITE_KINDS", "Norm", "Normed", "Site", "build_norm", "poisoned", "set_weight", "watch"]
-
-SITE_KINDS = ("stem", "inner", "outer", "shortcut", "top")
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,39 @@ import sys
 import pytest
 
 from study import naming
-from study.config import NormConfig
+from study.config import NormConfig, RunConfig, from_mapping, with_values
+from study.identity import run_id
 
 
 @pytest.mark.parametrize("name", sorted(naming.norms()))
 def test_every_yaml_is_named_as_its_file(name):
     config = naming.norms()[name]
     assert config.name == name
-    assert naming.named(dataclasses.replace(config, name="whatever")).name == name
+    assert naming.canonical(dataclasses.replace(config, name="whatever")) == config
+
+
+@pytest.mark.parametrize("made", ["constructor", "replace", "mapping", "values"])
+def test_no_run_has_a_norm_of_another_name(made):
+    """However a RunConfig comes about, its norm is called by its switches."""
+    no_mean = NormConfig(center=False)
+    assert no_mean.name == "bn"
+    run = {
+        "constructor": lambda: RunConfig(norm=no_mean),
+        "replace": lambda: dataclasses.replace(RunConfig(), norm=no_mean),
+        "mapping": lambda: from_mapping({"norm": {"center": False}}),
+        "values": lambda: with_values(RunConfig(), {"norm.center": False}),
+    }[made]()
+    assert run.norm.name == "bn_no_mean"
+
+
+def test_sites_are_a_set():
+    runs = [
+        from_mapping({"norm": {"sites": sites}})
+        for sites in (["inner", "top"], ["top", "inner"], ["inner", "top", "inner"])
+    ]
+    assert runs[0] == runs[1] == runs[2]
+    assert runs[0].norm.sites == ("inner", "top")
+    assert run_id(runs[0]) == run_id(runs[2])
 
 
 @pytest.mark.parametrize(
