@@ -79,7 +79,7 @@ def unset(grid: Mapping[str, str], parsed: Sequence[Override]) -> list[str]:
 
 @cache
 def brought(experiment: str) -> Mapping[str, str]:
-    """Return the grid that an experiment brings along (hydra.sweeper.params of its yaml): values by setting."""
+    """Return the grid an experiment brings along (hydra.sweeper.params of its yaml): values by setting."""
     params = _load([f"experiment={experiment}"]).hydra.sweeper.get("params") if experiment else None
     return {str(name): str(values) for name, values in (params or {}).items()}
 

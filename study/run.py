@@ -52,11 +52,14 @@ def _one(_: Any) -> None:
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext
 
+    from study.compose import ignored_grid
     from study.errors import StudyError
 
     config: Any = HydraConfig.instance().cfg
     context = HydraContext(config_loader=None, callbacks=None)  # type: ignore[arg-type]  # our launchers need none
     try:
+        if note := ignored_grid(list(config.hydra.overrides.task)):
+            print(f"study.run: {note}", file=sys.stderr)
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=_one, config=config
         )

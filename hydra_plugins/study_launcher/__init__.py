@@ -14,7 +14,7 @@ class GridSweeper(Sweeper):
     """Spans the grid and hands all of it to the launcher at once; writes nothing."""
 
     def __init__(self, params: Mapping[str, str]) -> None:
-        self.params = params  # the grid an experiment brings along; the command line wins over it
+        pass  # an experiment's own grid: study.compose.expand reads it, for all commands alike
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from hydra.core.plugins import Plugins
@@ -26,9 +26,7 @@ class GridSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         from study.compose import expand
 
-        given = {argument.partition("=")[0] for argument in arguments}
-        brought = [f"{name}={values}" for name, values in self.params.items() if name not in given]
-        return self.launcher.launch(expand([*brought, *arguments]), initial_job_idx=0)
+        return self.launcher.launch(expand(arguments), initial_job_idx=0)
 
 
 class LocalLauncher(Launcher):

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from study import naming
+from study.paths import run_dirs
+from study.records import read_record
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,6 +67,23 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, args, words):
     assert done.stderr.startswith("study.run: ")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_every_norm_runs_to_its_end(tmp_path):
+    done = study_run("-m", "experiment=norm_parade", f"runs_dir={tmp_path}", timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [read_record(paths) for paths in run_dirs(tmp_path)]
+    assert {r["norm"] for r in records} == set(naming.norms())
+    assert [r["status"] for r in records] == ["finished"] * len(naming.norms())
+
+
+def test_an_experiment_run_once_says_that_it_ignores_its_grid(tmp_path):
+    done = study_run("experiment=norm_parade", "epochs=0", f"runs_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "ignored without -m: norm=none,bn," in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert len(run_dirs(tmp_path)) == 1
 
 
 def test_help_is_for_newcomers(tmp_path):

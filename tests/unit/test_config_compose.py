@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from study import compose as composing
+from study import naming
 from study.compose import CONF, by_hydra, compose, compose_all, expand, quoted
 from study.config import RunConfig, from_mapping, to_mapping
 from study.describe import help_text, settings
@@ -145,6 +146,32 @@ def test_grid_order_and_size():
     assert grid[1] == ["lr=0.1", "norm=none", "epochs=2"]
     assert len(grid) == 4
     assert len(expand(["seed=range(0,5)"])) == 5
+
+
+def test_an_experiment_brings_its_grid_and_settings_win_over_it():
+    parade = expand(["experiment=norm_parade"])
+    assert sorted(compose(t).norm.name for t in parade) == list(naming.norms())
+    assert expand(["experiment=norm_parade", "norm=bn,gn", "seed=1"]) == [
+        ["experiment=norm_parade", "norm=bn", "seed=1"],
+        ["experiment=norm_parade", "norm=gn", "seed=1"],
+    ]
+    assert expand(["experiment=null", "lr=0.1"]) == [["experiment=null", "lr=0.1"]]
+
+
+def test_several_experiments_each_keep_their_grid():
+    both = expand(["experiment=norm_parade,bjorck_init", "lr=0.1,0.2"])
+    apart = [expand([f"experiment={name}", "lr=0.1,0.2"]) for name in ("norm_parade", "bjorck_init")]
+    assert both == apart[0] + apart[1]
+    assert len(both) == 2 * (24 + 6)
+
+
+def test_a_grid_that_a_single_run_ignores_is_named():
+    assert "norm=bn,none seed=0,1,2" in composing.ignored_grid(["experiment=bjorck_init"])
+    assert "norm" not in composing.ignored_grid(["experiment=bjorck_init", "norm=bn"]).partition(":")[2]
+    assert composing.ignored_grid(["experiment=bjorck_init", "norm=bn", "seed=1"]) == ""
+    assert composing.ignored_grid(["lr=0.1"]) == ""
+    with pytest.raises(ConfigError, match="give a grid as settings"):
+        expand(["hydra.sweeper.params.lr=1"])
 
 
 def test_the_fast_path_equals_hydras_own_result():

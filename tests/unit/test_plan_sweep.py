@@ -78,6 +78,15 @@ def test_bad_files_are_refused(tmp_path, text, words):
         sweep.read_sweep(written(tmp_path, text))
 
 
+def test_a_sweep_of_an_experiment_plans_the_grid_it_brings(tmp_path):
+    path = written(
+        tmp_path, "method: grid\nparameters: {experiment: {value: norm_parade}, seed: {values: [0, 1]}}"
+    )
+    planned = [t.config for t in sweep.plan_of(sweep.read_sweep(path), []).trials]
+    assert len({c.norm.name for c in planned}) == 24
+    assert len(planned) == 48
+
+
 def test_unknown_settings_in_a_sweep_are_named(tmp_path, capsys):
     path = written(tmp_path, "method: grid\nparameters: {lrr: {values: [1, 2]}}")
     assert sweep.main(["plan", str(path)]) == 2
