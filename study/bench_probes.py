@@ -1,18 +1,24 @@
 """The cost ledger of the probes: `python -m study.bench probes`.
 
 Every cost is the probe's own, all its passes included, the training step excluded, in units of one plain
-training step (forward, backward, update). Plain and probed steps alternate within one run, so that a slower
-machine moves both; shown is the median of the ratios and their spread. On one CPU thread (the default) time
-is the processor's, which other programs' turns do not enter; on more (--threads) it is the wall clock's.
+training step (forward, backward, update). "In the step": measured on the training batch, whose own forward
+and backward pass the probe watches; "own pass": between steps, with a pass of the engine's own, which counts.
+Plain and probed steps alternate within one run, so that a slower machine moves both; shown is the median of
+the ratios and their spread. On one CPU thread (the default) time is the processor's, which other programs'
+turns do not enter; on more (--threads) it is the wall clock's. Lines with a limit come first. The limits are
+for ResNet-110 at full size; a smaller network (--quick) pays relatively more for each small operation.
 """
 
 import argparse
 import dataclasses
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +29,8 @@ from study.data.base import ImageSet, Split
 from study.models.base import build_network
 from study.probes._capture import Want, layer_of
 from study.probes._layers import layers_at
-from study.probes.base import ProbeEngine, parse
+from study.probes.base import ProbeEngine, Write, parse
+from study.records import write_table
 
 ONE_PASS = (
     "activation_moments",
@@ -62,11 +69,15 @@ LINES = (
         0.3,
     ),
     Line("activation_moments: everything", ("activation_moments",), {}, 1.1),
-    Line("gradient_agreement: three layers", ("gradient_agreement",), {}, 0.3),
+    Line("gradient_agreement: three layers, in the step", ("gradient_agreement",), {}, 0.3),
     Line("gradient_agreement: three layers, own pass", ("gradient_agreement",), {}, 1.4, own_pass=True),
-    Line("class_gradients: one kernel, ten classes", ("class_gradients",), {}, 2.0),
-    Line("class_gradients: own pass", ("class_gradients",), {}, None, own_pass=True),
+    Line("class_gradients: layer 52, ten logits, in the step", ("class_gradients",), {}, 2.0),
     Line(f"loss_along_gradient: {ALPHAS} step sizes", ("loss_along_gradient",), {"alpha_points": ALPHAS}),
+)
+"""Those with a limit."""
+
+MORE_LINES = (
+    Line("class_gradients: layer 52, ten logits, own pass", ("class_gradients",), own_pass=True),
     Line("activation_histogram", ("activation_histogram",)),
     Line("gradient_tails", ("gradient_tails",)),
     Line("channel_pairs", ("channel_pairs",)),
@@ -79,6 +90,10 @@ LINES = (
         {"noise_subset": 16, "noise_batches": (4, 8), "noise_draws": 2},
     ),
 )
+
+
+def _nowhere(name: str, table: pa.Table) -> None:
+    """Take a table and forget it."""
 
 
 class Bench:
@@ -102,33 +117,35 @@ class Bench:
         self.network = build_network(self.run, (3, size, size), 10)
         self.network.to(memory_format=torch.channels_last).train()
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=self.run.lr)
-        self.batch = self.engine(()).probe_batch()
+        self.plain = self.engine(())
+        self.batch = self.plain.probe_batch()
+        self._latest = 0.0
 
-    def engine(self, measure: Sequence[str], **options: Any) -> ProbeEngine:
-        """Return an engine whose tables go nowhere and whose failures are raised."""
+    def engine(self, measure: Sequence[str], write: Write = _nowhere, **options: Any) -> ProbeEngine:
+        """Return an engine whose failures are raised."""
         probes = ProbesConfig(measure=tuple(measure), **options)
         run = dataclasses.replace(self.run, probes=probes)
         args = (run, self.network, self.images, self.device)
-        return ProbeEngine(*args, lambda name, table: None, _raise, optimizer=self.optimizer)
+        return ProbeEngine(*args, write, _raise, optimizer=self.optimizer)
 
-    def step(self, engine: ProbeEngine) -> float:
+    def step(self, engine: ProbeEngine, number: int = 0) -> float:
         """Do one training step; return its seconds."""
         start = CLOCK()
         images, labels = self.batch
-        with engine.step(0, 0, images, labels):
+        with engine.step(number, 0, images, labels):
             F.cross_entropy(self.network(images), labels).backward(retain_graph=engine.retain_graph)  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return CLOCK() - start
 
     def cost(self, extra: Callable[[], float], repeats: int) -> list[float]:
-        """Return extra()/plain step, alternating. `extra` returns the seconds beyond a plain step."""
-        plain = self.engine(())
+        """Return extra()/plain step, plain steps before and after each. `extra` returns its seconds."""
         found = []
+        self._latest = self._latest or self.step(self.plain)
         for _ in range(repeats):
-            before = self.step(plain)
-            seconds = extra()
-            found.append(seconds / ((before + self.step(plain)) / 2))
+            before, seconds = self._latest, extra()
+            self._latest = self.step(self.plain)
+            found.append(2 * seconds / (before + self._latest))
         return found
 
     def line(self, line: Line, repeats: int) -> list[float]:
@@ -137,13 +154,7 @@ class Bench:
             engine = self.engine([f"{x}@init" for x in line.measure], **line.options)
             return self.cost(lambda: _timed(lambda: engine.moment("init", 0, 0)), repeats)
         engine = self.engine([f"{x}@first:1" for x in line.measure], **line.options)
-        plain = self.engine(())
-        # A probed step less the mean of the plain ones around it.
-        found = []
-        for _ in range(repeats):
-            before, probed, after = self.step(plain), self.step(engine), self.step(plain)
-            found.append(2 * probed / (before + after) - 1)
-        return found
+        return [cost - 1 for cost in self.cost(lambda: self.step(engine), repeats)]
 
     def materialised(self) -> float:
         """Return the seconds that Σ|d| of gradient_agreement's layers takes if every term is written out."""
@@ -165,12 +176,14 @@ def materialised(module: Any, inputs: Tensor, output_grads: Tensor) -> Tensor:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the ledger; return 1 if a limit is missed."""
+    """Print the ledger; return 1 if a limit is missed at full size."""
     parser = argparse.ArgumentParser(prog="python -m study.bench probes", description=__doc__)
     parser.add_argument(
-        "--small", action="store_true", help="16×16 images, widths 8/16/32, batch 64: a quick look"
+        "--quick",
+        action="store_true",
+        help="ResNet-20, 16×16 images, widths 8/16/32, batch 64: whether it runs, in a minute",
     )
-    parser.add_argument("--depth", type=int, default=110)
+    parser.add_argument("--depth", type=int, default=0, help="default 110, with --quick 20")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--norms", nargs="+", default=["bn", "none"], choices=["bn", "none"])
@@ -182,18 +195,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     missed = False
     for name in given.norms:
         size: dict[str, Any] = {"size": 32, "batch": 128, "widths": (16, 32, 64)}
-        if given.small:
+        if given.quick:
             size = {"size": 16, "batch": 64, "widths": (8, 16, 32)}
         norm = NormConfig() if name == "bn" else NormConfig(name="none", family="none")
-        bench = Bench(norm, depth=given.depth, **size)
+        bench = Bench(norm, depth=given.depth or (20 if given.quick else 110), **size)
         missed |= _ledger(bench, name, given)
-    return int(missed)
+    return int(missed and not given.quick)
 
 
 def _ledger(bench: Bench, name: str, given: argparse.Namespace) -> bool:
     """Print one line per cost as it is measured; return whether a limit was missed."""
-    plain = [bench.step(bench.engine(())) for _ in range(2)][-1]
-    print(f"norm={name}, ResNet-{given.depth}, {given.threads} thread(s), plain step {plain:.2f} s")
+    warm_up = bench.engine([f"{x}@first:1" for x in ONE_PASS])
+    plain = [bench.step(engine) for engine in (warm_up, bench.plain)][-1]
+    print(f"norm={name}, {_title(bench)}, {given.threads} thread(s), plain step {plain:.2f} s")
     print(f"{'probe':54} {'steps':>7}  {'spread':17} limit")
     missed = False
 
@@ -204,20 +218,25 @@ def _ledger(bench: Bench, name: str, given: argparse.Namespace) -> bool:
         missed |= limit is not None and middle > limit
         print(f"{label:54} {middle:7.3f}  {min(costs):6.3f} … {max(costs):6.3f}  {verdict}", flush=True)
 
-    for line in (x for x in LINES if given.only in x.label):
-        limit = line.limit
-        if line.measure == ("loss_along_gradient",):
-            forward = statistics.median(bench.cost(lambda: _timed(lambda: _forward(bench)), given.repeats))
-            limit = ALPHAS * forward + 1.5
-        add(line.label, bench.line(line, given.repeats), limit)
-    others: list[tuple[str, Callable[[int], list[float]], float | None]] = [
-        ("gradient_agreement: every term materialised", lambda n: bench.cost(bench.materialised, 1), None),
-        ("one pass for all / the sum of separate ones", lambda n: _together(bench, n), 0.6),
-        ("probes=light, whole run, excess", lambda n: _light(bench, n), 0.05),
+    def add_lines(lines: Sequence[Line]) -> None:
+        for line in (x for x in lines if given.only in x.label):
+            limit = line.limit
+            if line.measure == ("loss_along_gradient",):
+                forward = bench.cost(lambda: _timed(lambda: _forward(bench)), given.repeats)
+                limit = ALPHAS * statistics.median(forward) + 1.5
+            add(line.label, bench.line(line, given.repeats), limit)
+
+    add_lines(LINES)
+    others: list[tuple[str, Callable[[], list[float]], float | None]] = [
+        ("one pass for all / the sum of separate ones", lambda: _together(bench, given.repeats), 0.6),
+        ("probes=light / probes=none, whole run", lambda: [_light(bench)], 1.05),
+        ("gradient_agreement: every term materialised", lambda: bench.cost(bench.materialised, 1), None),
     ]
     for label, costs, limit in others:
         if given.only in label:
-            add(label, costs(given.repeats), limit)
+            add(label, costs(), limit)
+    add_lines(MORE_LINES)
+    print(f"in one pass: {', '.join(ONE_PASS)}")
     return missed
 
 
@@ -232,18 +251,30 @@ def _together(bench: Bench, repeats: int) -> list[float]:
     ]
 
 
-def _light(bench: Bench, repeats: int) -> list[float]:
-    """Return the excess of a run with probes=light: the cost of a measured step over its period."""
+def _light(bench: Bench) -> float:
+    """Return the time of a run with probes=light over that of one without, their steps in turns.
+
+    The run is as long as the probes' cadence; each table is written to disk.
+    """
     light = compose(["probes=light"]).probes
-    for due in parse(light.measure):
-        if due.when != "every":
-            raise ValueError(f"probes=light must measure every:N, not {due}")
-    period = {due.n for due in parse(light.measure)}
-    if len(period) != 1:
-        raise ValueError(f"probes=light must have one cadence, not {light.measure}")
-    options = {"moments": light.moments, "moment_sides": light.moment_sides}
-    line = Line("", tuple(due.name for due in parse(light.measure)), options)
-    return [cost / period.copy().pop() for cost in bench.line(line, repeats)]
+    options = {f.name: getattr(light, f.name) for f in dataclasses.fields(light)}
+    measure, _ = options.pop("measure"), options.pop("name")
+    steps = max(due.n for due in parse(measure))
+    seconds = {True: 0.0, False: 0.0}
+    with tempfile.TemporaryDirectory() as folder:
+        engine = bench.engine(
+            measure, lambda name, table: write_table(Path(folder, f"{name}.parquet"), table), **options
+        )
+        for step in range(steps):
+            for probed in (step % 2 == 0, step % 2 == 1):
+                seconds[probed] += bench.step(engine if probed else bench.plain, step)
+    return seconds[True] / seconds[False]
+
+
+def _title(bench: Bench) -> str:
+    run = bench.run
+    widths, side = "/".join(map(str, run.model.widths)), bench.images.shape[1]
+    return f"ResNet-{run.model.depth}, widths {widths}, {side}×{side}×3, batch {run.batch_size}"
 
 
 def _forward(bench: Bench) -> None:

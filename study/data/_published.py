@@ -1,8 +1,8 @@
 """Published image sets that torchvision knows: found on disk or downloaded once, every file verified.
 
 Files are looked for below `data.root` where torchvision keeps them (as FashionMNIST/raw) and in `data.root`
-itself, plain or gzipped. A file is read whole, its MD5 compared, and only then parsed; so a damaged or
-foreign file is never unpickled.
+itself, plain or gzipped, then where a system's package puts them. A file is read whole, its MD5 compared, and
+only then parsed; so a damaged or foreign file is never unpickled.
 """
 
 import errno
@@ -51,14 +51,16 @@ class Source:
     unpacked: str
     """Folder inside the archives that holds the files; "" for none."""
     parse: Callable[[Contents], RawSet]
+    system: str = ""
+    """Folder of a system's package that holds the files; "" for none."""
 
 
-def idx_source(title: str, dataset: Any, md5: Mapping[str, str]) -> Source:
+def idx_source(title: str, dataset: Any, md5: Mapping[str, str], system: str = "") -> Source:
     """Describe a torchvision data set of the MNIST family; `md5` is that of the uncompressed files."""
     downloads = tuple(
         (name, md5, tuple(m + name for m in dataset.mirrors)) for name, md5 in dataset.resources
     )
-    return Source(title, f"{dataset.__name__}/raw", md5, downloads, "", _parse_idx)
+    return Source(title, f"{dataset.__name__}/raw", md5, downloads, "", _parse_idx, system)
 
 
 def cifar_source(title: str, dataset: Any, n_classes: int) -> Source:
@@ -91,7 +93,8 @@ def load(config: DataConfig, source: Source) -> RawSet:
 
 
 def _find(root: Path, source: Source) -> Path | None:
-    for folder in (root / source.folder, root):
+    system = [Path(source.system)] if source.system else []
+    for folder in (root / source.folder, root, *system):
         if all(_present(folder, name) for name in source.md5):
             return folder
     return None

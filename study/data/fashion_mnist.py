@@ -15,6 +15,7 @@ SOURCE = _published.idx_source(
         "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
         "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
     },
+    system="/usr/share/datasets/fashion-mnist",  # Debian's package dataset-fashion-mnist
 )
 
 

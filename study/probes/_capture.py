@@ -111,7 +111,7 @@ class Capture:
             values[:] = [_unscaled(v, scale) for v in values]
         for want in wants:
             if want.what == "weight_grad" and not self.values[want]:
-                grad = _plain_weight(layer_of(self.network, want.layer)).grad
+                grad = plain_weight(layer_of(self.network, want.layer)).grad
                 self.values[want] = [] if grad is None else [_unscaled(grad, scale)]
             elif want.what == "parameter_grads":
                 self.parameter_grads = [
@@ -249,7 +249,7 @@ def _take_gradients(
     targets: list[GradientEdge] = []
     owners: list[tuple[Want, int]] = []
     weight_edges = {
-        w: capture.edges[w] or [get_gradient_edge(_plain_weight(layer_of(network, w.layer)))]
+        w: capture.edges[w] or [get_gradient_edge(plain_weight(layer_of(network, w.layer)))]
         for w in wants
         if w.what == "weight_grad"
     }
@@ -273,12 +273,13 @@ def _take_gradients(
 def _weight_edges(network: Network, wants: Sequence[Want], capture: Capture) -> dict[str, list[GradientEdge]]:
     found = {}
     for want in (w for w in wants if w.what == "graph"):
-        plain = _plain_weight(layer_of(network, want.layer))
+        plain = plain_weight(layer_of(network, want.layer))
         found[want.layer] = capture.edges[want] or [get_gradient_edge(plain)]
     return found
 
 
-def _plain_weight(layer: Layer) -> Tensor:
+def plain_weight(layer: Layer) -> Tensor:
+    """Return a layer's weight as it is used: behind a parametrisation, the computed one."""
     return cast(Tensor, layer.module.weight)
 
 

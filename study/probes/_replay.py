@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from study.probes._capture import Capture, Want, at_least_fp32, forward, own_pass
+from study.probes._capture import (
+    Capture,
+    Want,
+    at_least_fp32,
+    forward,
+    layer_of,
+    own_pass,
+    plain_weight,
+)
 from study.probes._state import NetworkState
 
 if TYPE_CHECKING:
@@ -97,11 +105,17 @@ class Replay:
         owners = [x for x in layers for _ in edges[x]]
         targets = [e for x in layers for e in edges[x]]
         sums: dict[str, list[Tensor]] = {x: [] for x in layers}
+        scale = self.engine.scale()  # as in training: small cotangents would vanish in fp16
         for cotangent in cotangents:
-            grads = torch.autograd.grad(logits, targets, cotangent.to(logits.dtype), retain_graph=True)
+            if not cotangent.any():  # the product is 0, whatever the network's values: 0·∞ shall not be NaN
+                for x in layers:
+                    sums[x].append(torch.zeros_like(plain_weight(layer_of(self.network, x))))
+                continue
+            scaled = (cotangent * scale).to(logits.dtype)
+            grads = torch.autograd.grad(logits, targets, scaled, retain_graph=True)
             for x in layers:
                 calls = [g for owner, g in zip(owners, grads, strict=True) if owner == x]
-                sums[x].append(torch.stack(calls).sum(0))
+                sums[x].append(torch.stack(calls).sum(0) / scale)
         return {x: torch.stack(kernels) for x, kernels in sums.items()}
 
     def training_images(self, n: int) -> tuple[Tensor, Tensor]:

@@ -152,7 +152,7 @@ def test_probes_survive_extreme_networks(weight: float) -> None:
 def test_half_precision_measures_nearly_the_same(precision: str) -> None:
     """Under loss scaling too: a factor of 1024 left in would show."""
     probes = probing.everywhere(
-        ["gradient_tails", "gradient_agreement", "activation_moments", "channel_pairs"]
+        ["gradient_tails", "gradient_agreement", "activation_moments", "channel_pairs", "class_gradients"]
     )
     sets = probing.image_set()
     full = probing.train(probing.config(norm="ln", probes=probes), sets, steps=1)
@@ -162,6 +162,7 @@ def test_half_precision_measures_nearly_the_same(precision: str) -> None:
         ("gradient_tails", "deviation"),
         ("gradient_agreement", "a"),
         ("gradient_agreement", "b"),
+        ("class_gradients", "norm"),
     ):
         for a, b in zip(full.rows(probe), half.rows(probe), strict=True):
             assert b[column] == pytest.approx(a[column], rel=0.1), (probe, a["layer"], a["when"])

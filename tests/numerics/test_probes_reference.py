@@ -34,7 +34,7 @@ OPTIONS = ProbesConfig(
     alpha_points=6,
     noise_subset=6,
     noise_batches=(2, 3),
-    noise_draws=150,
+    noise_draws=60,
     measure=(*(f"{p}@first:1" for p in probing.PROBES if p != "gradient_noise"), "gradient_noise@init"),
 )
 RTOL = 1e-6

@@ -91,6 +91,13 @@ def test_idx_files_are_read_where_torchvision_or_a_person_puts_them(tmp_path, mo
     check_idx(_published.load(config(tmp_path), source), files)
 
 
+def test_a_system_package_serves_if_the_root_has_nothing(tmp_path):
+    files = idx_files()
+    source = dataclasses.replace(accepting(fashion_mnist.SOURCE, files), system=str(tmp_path / "package"))
+    write(tmp_path / "package", files, zipped=True)
+    check_idx(_published.load(config(tmp_path / "empty"), source), files)
+
+
 @pytest.mark.parametrize(("module", "key", "batches"), [(cifar10, "labels", 5), (cifar100, "fine_labels", 1)])
 def test_cifar_files_are_read_in_order_of_their_batches(tmp_path, module, key, batches):
     files = cifar_files(module.SOURCE, key)

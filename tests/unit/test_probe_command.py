@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from study.compose import compose
 from study.execute import execute, run_paths
 from study.paths import RunPaths
 from study.probe import main
+from study.registry import names
 
 COMMON = ["scale=smoke", "data.subset=40", "batch_size=16", "epochs=1", "device=cpu"]
 
@@ -22,6 +24,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
     record = execute(run)
     assert record["probe_failures"] == []
     return run_paths(run)
+
+
+def test_a_run_with_probes_is_the_run_without(finished: RunPaths, tmp_path: Path) -> None:
+    """The whole of it: batches, evaluation, records and weights, every probe on every schedule."""
+    every = ",".join(
+        f"{n}@{s}" for n in names("study.probes") for s in ("init", "every:1", "epoch_end", "final")
+    )
+    small = ["probes.noise_subset=8", "probes.noise_batches=[4]", "probes.alpha_points=3"]
+    probed = compose([*COMMON, f"runs_dir={tmp_path}", f"probes.measure=[{every}]", *small])
+    assert execute(probed)["probe_failures"] == []
+    paths = run_paths(probed)
+    assert paths.run_id == finished.run_id
+    assert pq.read_table(paths.metrics).equals(pq.read_table(finished.metrics))
+    one, other = (torch.load(p.weights, weights_only=True) for p in (paths, finished))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[k], other[k]) for k in one)
 
 
 def rows(paths: RunPaths, name: str) -> list[dict[str, object]]:

@@ -18,7 +18,7 @@ def test_the_materialised_terms_are_the_same_sum() -> None:
 
 
 def test_every_probe_that_trains_cheaply_has_a_line() -> None:
-    benched = {name for line in bench_probes.LINES for name in line.measure}
+    benched = {name for line in (*bench_probes.LINES, *bench_probes.MORE_LINES) for name in line.measure}
     assert benched == set(names("study.probes"))
 
 
@@ -26,9 +26,17 @@ def test_every_probe_that_trains_cheaply_has_a_line() -> None:
 def test_the_ledger_prints(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     try:
-        bench_probes.main(["--small", "--depth", "8", "--repeats", "1", "--norms", "none"])
+        bench_probes.main(["--quick", "--depth", "8", "--repeats", "1", "--norms", "none"])
     finally:
         torch.set_num_threads(threads)
     printed = capsys.readouterr().out
-    assert "light" in printed
-    assert "gradient_noise" in printed
+    lines = (*bench_probes.LINES, *bench_probes.MORE_LINES)
+    for label in (
+        *(x.label for x in lines),
+        "probes=light / probes=none",
+        "one pass for all",
+        "materialised",
+    ):
+        assert printed.count(label) == 1
+    limited = [x for x in printed.splitlines() if x.endswith((" met", " MISSED"))]
+    assert len(limited) == len(bench_probes.LINES) + 2
