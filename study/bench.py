@@ -1,74 +1,37 @@
 """What things cost: `python -m study.bench [PART …]`, each a ratio measured in one process or in turns.
 
-Parts: step input launcher startup norms probes scale. Absolute times mean little on a shared machine; each
-ratio comes from alternating repetitions and is printed with its spread (10th to 90th percentile).
+Parts: step input launcher startup (all of them without a PART), and the longer ledgers norms probes scale.
+Each ratio comes from alternating repetitions and is printed with its spread (10th to 90th percentile) and
+whether its median is within its limit. What follows the last PART goes to that ledger, as in
+`python -m study.bench step norms --steps 0` or `python -m study.bench probes --help`.
 """
 
-import argparse
 import importlib
 import math
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from study.arguments import Parser
 from study.compose import compose
 from study.data.base import ImageSet, Split
 from study.data.batches import EpochBatches
 from study.data.loading import load
 from study.launch import machine
 from study.paths import run_dirs
+from study.ratios import paired, seconds, spread
 from study.records import read_record
 from study.state import TrainState
 from study.train import Row, train
 
 LAPTOP = ["scale=laptop", "device=cpu", "threads=1"]
-
-
-class Ratio(NamedTuple):
-    """Median of paired ratios and their 10th and 90th percentiles."""
-
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.3f}  ({self.low:.3f} to {self.high:.3f})"
-
-
-def paired(ours: Callable[[], Any], theirs: Callable[[], Any], repetitions: int) -> Ratio:
-    """Time two actions in turns, swapping who goes first; return ours ÷ theirs. A first pair is warm-up."""
-    ratios = []
-    for i in range(repetitions + 1):
-        first, second = (ours, theirs) if i % 2 else (theirs, ours)
-        a, b = seconds(first), seconds(second)
-        ratios.append(a / b if i % 2 else b / a)
-    return spread(ratios[1:])
-
-
-def spread(ratios: Sequence[float]) -> Ratio:
-    """Summarise repeated measurements of one ratio."""
-    ordered = sorted(ratios)
-    last = len(ordered) - 1
-    return Ratio(statistics.median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)])
-
-
-def seconds(action: Callable[[], Any]) -> float:
-    """Time one call, the GPU's work included."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    action()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
 
 
 class _Steps:
@@ -90,9 +53,9 @@ class _Steps:
         return self.state.step >= self.steps
 
 
-def bench_step(repetitions: int = 10, steps: int = 8) -> None:
+def bench_step(repetitions: int = 10, steps: int = 8, settings: Sequence[str] = LAPTOP) -> bool:
     """(a) A training step of the harness against a bare loop over the same model, data and optimiser."""
-    config = compose(LAPTOP)
+    config = compose(settings)
     device = torch.device("cpu")
     torch.set_num_threads(1)
     images = load(config.data, device)
@@ -120,10 +83,10 @@ def bench_step(repetitions: int = 10, steps: int = 8) -> None:
             optimizer.step()
 
     ratio = paired(harness, loop, repetitions)
-    print(f"training step, harness ÷ bare PyTorch loop:      {ratio}   limit 1.03")
+    return _told("training step, harness ÷ bare PyTorch loop", ratio, ratio.median, most=1.03)
 
 
-def bench_input(repetitions: int = 7, n: int = 2048) -> None:
+def bench_input(repetitions: int = 7, n: int = 2048, workers: Sequence[int] = (0, 2)) -> bool:
     """(b) Crop, flip and standardise CIFAR-shaped images, against torchvision under a DataLoader."""
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
@@ -159,12 +122,15 @@ def bench_input(repetitions: int = 7, n: int = 2048) -> None:
         for i in range(len(batches)):
             batches.batch(i)
 
-    for workers in (0, 2):
+    met = True
+    for number in workers:
         loader = DataLoader(
-            Pictures(), 128, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0
+            Pictures(), 128, shuffle=True, drop_last=True, num_workers=number, persistent_workers=number > 0
         )
         ratio = paired(lambda loader=loader: list(loader), ours, repetitions)  # type: ignore[misc]
-        print(f"input per image, torchvision ({workers} workers) ÷ ours: {ratio}   at least 20")
+        label = f"input per image, torchvision ({number} workers) ÷ ours"
+        met &= _told(label, ratio, ratio.median, least=20)
+    return met
 
 
 SERIAL = """
@@ -185,13 +151,13 @@ task()
 """The grid as a user of Hydra alone would run it: its own sweeper and its own launcher, one run at a time."""
 
 
-def bench_launcher(repetitions: int = 2, epochs: int = 2) -> None:
+def bench_launcher(repetitions: int = 2, settings: Sequence[str] = ("epochs=2",)) -> bool:
     """(c) Six equal trials under the local launcher against Hydra's serial launcher with all cores."""
     cores = machine.cores()
     ratios, ideals = [], []
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory() as folder:
-            common = [f"epochs={epochs}", "device=cpu"]
+            common = [*settings, "device=cpu"]
             grid = ["-m", "seed=0,1,2,3,4,5", *common]
             local = _python("-m", "study.run", *grid, f"runs_dir={folder}/local")
             basic = ["hydra/launcher=basic", "hydra/sweeper=basic", f"hydra.sweep.dir={folder}"]
@@ -202,13 +168,16 @@ def bench_launcher(repetitions: int = 2, epochs: int = 2) -> None:
             assert alone is not None
             ratios.append(local / serial)
             ideals.append(alone["seconds"] * math.ceil(6 / cores) / serial)
-    print(f"six trials, local launcher ÷ Hydra's serial launcher: {spread(ratios)}   limit 0.90")
-    print(f"    ideal (perfect overlap of one-thread trials):     {spread(ideals)}")
+    ratio = spread(ratios)
+    met = _told("six trials, local launcher ÷ Hydra's serial launcher", ratio, ratio.median, most=0.90)
+    _told("    ideal (perfect overlap of one-thread trials)", spread(ideals), 0.0)
+    return met
 
 
-def bench_startup(trials: int = 9) -> None:
+def bench_startup(trials: int = 9, scales: Sequence[str] = ("smoke", "laptop")) -> bool:
     """(d) Wall time per further trial that only builds, records and ends, one at a time."""
-    for scale in ("smoke", "laptop"):
+    met = True
+    for scale in scales:
         with tempfile.TemporaryDirectory() as folder:
             fixed = ["epochs=0", f"scale={scale}", "device=cpu", "hydra.launcher.workers=1"]
             times = {}
@@ -216,7 +185,8 @@ def bench_startup(trials: int = 9) -> None:
                 seeds = f"seed={','.join(map(str, range(n)))}"
                 times[n] = _python("-m", "study.run", "-m", seeds, *fixed, f"runs_dir={folder}/{n}")
         each = (times[trials] - times[1]) / (trials - 1)
-        print(f"start-up per trial after the first, scale={scale}: {each:.3f} s   limit 0.5 s")
+        met &= _told(f"start-up per trial after the first, scale={scale}, s", f"{each:.3f}", each, most=0.5)
+    return met
 
 
 def _python(*arguments: str) -> float:
@@ -225,27 +195,57 @@ def _python(*arguments: str) -> float:
     return seconds(lambda: subprocess.run(command, check=True, capture_output=True, text=True))
 
 
-PARTS: dict[str, Callable[[], None]] = {
+def _told(
+    label: str, shown: object, value: float, *, most: float = math.inf, least: float = -math.inf
+) -> bool:
+    """Print one line with its limit and verdict; return whether the value is within its limit."""
+    met = least <= value <= most
+    limit = f"at most {most:g}" if most < math.inf else f"at least {least:g}"
+    verdict = "" if math.isinf(most) and math.isinf(least) else f"{limit}: {'met' if met else 'MISSED'}"
+    print(f"{label + ':':54} {shown!s:28} {verdict}".rstrip(), flush=True)
+    return met
+
+
+PARTS: dict[str, Callable[[], bool]] = {
     "step": bench_step,
     "input": bench_input,
     "launcher": bench_launcher,
     "startup": bench_startup,
 }
+"""What `python -m study.bench` alone prints; each returns whether its limits are met."""
 LONGER = ("norms", "probes", "scale")
 """Parts with a module and options of their own: study/bench_NAME.py."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the costs of the named parts (default: step, input, launcher, startup)."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the costs of the named parts (default: PARTS); return 1 if a limit is missed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in LONGER:
-        importlib.import_module(f"study.bench_{given[0]}").main(given[1:])
-        return
-    parser = argparse.ArgumentParser(prog="python -m study.bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS, *LONGER], help="what to measure")
-    for part in parser.parse_args(given).parts or PARTS:
-        PARTS[part]()
+    n = next((i for i, word in enumerate(given) if word not in {*PARTS, *LONGER}), len(given))
+    parts, options = given[:n], given[n:]
+    if not parts or parts[-1] not in LONGER:
+        _refuse(options)
+    missed = False
+    for i, part in enumerate(parts or PARTS, start=1):
+        if part in PARTS:
+            missed |= not PARTS[part]()
+        else:
+            ledger = importlib.import_module(f"study.bench_{part}").main
+            missed |= bool(ledger(options if i == len(parts) else []))
+    if not parts:
+        print(f"longer ledgers, with options of their own: python -m study.bench {'|'.join(LONGER)} [--help]")
+    return int(missed)
+
+
+def _refuse(options: Sequence[str]) -> None:
+    """Print help where it is asked for; any other word is a mistake."""
+    parser = Parser(
+        prog="python -m study.bench", description=__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", choices=[[], *PARTS, *LONGER], help=", ".join([*PARTS, *LONGER])
+    )
+    parser.parse_args(options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

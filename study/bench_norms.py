@@ -15,10 +15,8 @@ activations stand on their own (order ∞ needs six: modulus and maximum forward
 backward); noise adds one pass each way; channels_last on the CPU has no fast kernel for groups of channels.
 """
 
-import argparse
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,11 +26,13 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from study import naming
-from study.bench import Ratio, seconds, spread
+from study.arguments import Parser
 from study.compose import compose
 from study.config import NormConfig
+from study.errors import unknown
 from study.models.base import build_network, prepare
 from study.norms.base import Normed, Site, build_norm
+from study.ratios import Ratio, paired, seconds, thread_seconds
 
 BASE, ABSENT = "bn", "none"
 
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m study.bench norms", description="What each norm costs.")
+    parser = Parser(prog="python -m study.bench norms", description="What each norm costs.")
     parser.add_argument("names", nargs="*", help="norms (default: all of conf/norm)")
     parser.add_argument("--shape", type=int, nargs=3, default=(128, 32, 16), metavar=("N", "C", "SIDE"))
     parser.add_argument("--contiguous", action="store_true", help="N×C×H×W in memory, not channels_last")
@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args(arguments)
+    for name in set(given.names) - set(naming.norms()):
+        parser.error(str(unknown("norm", name, naming.norms())))
     torch.set_num_threads(1)
     memory = torch.contiguous_format if given.contiguous else torch.channels_last
     n, c, side = given.shape
@@ -115,17 +117,18 @@ def _row(
     steps: int,
     device: str,
 ) -> Row:
+    clock = thread_seconds if device == "cpu" else seconds
     config = naming.norms()[name]
     base = naming.norms()[BASE]
     ours, parameters = layer_action(config, shape, memory, device)
     theirs, _ = layer_action(base, shape, memory, device)
     assert theirs is not None
-    step = _paired(step_action(name, device), step_action(ABSENT, device), steps, device) if steps else None
+    step = paired(step_action(name, device), step_action(ABSENT, device), steps, clock) if steps else None
     return Row(
         name,
         _switches(config),
         parameters,
-        _paired(ours, theirs, repetitions, device) if ours else None,
+        paired(ours, theirs, repetitions, clock) if ours else None,
         limit(config),
         step,
     )
@@ -171,23 +174,6 @@ def step_action(name: str, device: str) -> Callable[[], Any]:
             optimiser.step()
 
     return step
-
-
-def _paired(ours: Callable[[], Any], theirs: Callable[[], Any], repetitions: int, device: str) -> Ratio:
-    """Time two actions in turns, who is first alternating, and return ours ÷ theirs; one pair is warm-up."""
-    clock = _thread_seconds if device == "cpu" else seconds
-    ratios = []
-    for i in range(repetitions + 1):
-        first, second = (ours, theirs) if i % 2 else (theirs, ours)
-        a, b = clock(first), clock(second)
-        ratios.append(a / b if i % 2 else b / a)
-    return spread(ratios[1:])
-
-
-def _thread_seconds(action: Callable[[], Any]) -> float:
-    began = time.thread_time()
-    action()
-    return time.thread_time() - began
 
 
 def _twice(forward: Callable[[], Tensor], leaves: list[Any], cotangent: Tensor) -> Callable[[], None]:

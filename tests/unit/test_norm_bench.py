@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from study import bench_norms, naming
 
 
@@ -9,6 +11,12 @@ def test_every_norm_has_a_line(capsys):
     bench_norms.main(["--shape", "4", "8", "4", "--repetitions", "1", "--steps", "0"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == list(naming.norms())
+
+
+def test_an_unknown_norm_is_named(capsys):
+    with pytest.raises(SystemExit):
+        bench_norms.main(["bnn"])
+    assert "unknown norm 'bnn'. Did you mean 'bn'?" in capsys.readouterr().err
 
 
 def test_parameters_ratios_and_limits():
