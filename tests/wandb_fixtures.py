@@ -1,6 +1,7 @@
 """Fixtures of the W&B tests: a server, an environment that reaches nothing else, and a tracked tiny run."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -12,23 +13,24 @@ from tests.wandb_server import WandbServer
 PROBES = ("activation_moments", "gradient_tails", "activation_histogram@every:3")
 
 
-@pytest.fixture(scope="session")
+@functools.cache
 def _one_server():
-    with WandbServer() as server:  # W&B's service process keeps to the address it first saw
-        yield server
+    """The server of this process: W&B's client keeps to the address it first saw."""
+    return WandbServer().__enter__()
 
 
 @pytest.fixture
-def server(_one_server, tmp_path, monkeypatch):
+def server(tmp_path, monkeypatch):
     """An empty server, online."""
+    one = _one_server()
     for name in ("WANDB_SWEEP_ID", "WANDB_RUN_ID", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in _one_server.environment(tmp_path / "home").items():
+    for name, value in one.environment(tmp_path / "home").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WANDB_MODE", "online")
-    _one_server.clear()
-    yield _one_server
-    _one_server.fault = None
+    one.clear()
+    yield one
+    one.fault = None
 
 
 def tracked(runs_dir, *, patience=20.0, probes=(), sweep="", **changes):

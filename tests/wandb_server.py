@@ -18,6 +18,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
+from tests.wandb_sweeps import Sweeps
+
 ENTITY = "tester"
 KEY = "0123456789abcdef" * 2 + "01234567"
 
@@ -45,11 +47,11 @@ class Run:
         return "preempted" if self.preempting else "failed" if self.exit_code else "finished"
 
 
-class WandbServer:
+class WandbServer(Sweeps):
     """Serves until closed; use as a context manager."""
 
     def __init__(self):
-        self.runs, self.sweeps, self.artifacts, self.blobs = {}, {}, {}, {}
+        self.runs, self.artifacts, self.blobs, self.sweeps, self.agents = {}, {}, {}, {}, {}
         self.calls, self.unknown = Counter(), []
         self.fault: Callable[[str], object] | None = None
         """Given the operation's name, returns an HTTP status, "drop", seconds to wait, or None."""
@@ -97,6 +99,10 @@ class WandbServer:
             return found
         return self.runs[name]
 
+    def new_run(self, project, name):
+        """The run of this name, made if there is none."""
+        return self.runs.setdefault(name, Run(project, name))
+
     # File stream.
 
     def stream(self, project, name, body):
@@ -115,10 +121,10 @@ class WandbServer:
 
     # GraphQL operations, by the name the client gives them.
 
-    def on_GetDefaultEntity(self, _):  # noqa: N802
+    def on_GetDefaultEntity(self, _):
         return {"viewer": self._viewer()}
 
-    on_Viewer = on_GetDefaultEntity  # noqa: N815
+    on_Viewer = on_GetDefaultEntity
 
     def _viewer(self):
         return {
@@ -126,7 +132,7 @@ class WandbServer:
             "name": ENTITY, "admin": False, "teams": {"edges": []}, "apiKeys": {"edges": []},
         }  # fmt: skip
 
-    def on_RunResumeStatus(self, v):  # noqa: N802
+    def on_RunResumeStatus(self, v):
         run = self.runs.get(v["name"])
         bucket = None
         if run is not None:
@@ -140,7 +146,7 @@ class WandbServer:
             }  # fmt: skip
         return {"model": {**self._project(v["project"]), "bucket": bucket}}
 
-    def on_UpsertBucket(self, v):  # noqa: N802
+    def on_UpsertBucket(self, v):
         inserted = v["name"] not in self.runs
         run = self.runs.setdefault(v["name"], Run(v["project"], v["name"]))
         run.project = v["project"] or run.project
@@ -160,22 +166,22 @@ class WandbServer:
         }  # fmt: skip
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
 
-    def on_CreateRunFiles(self, v):  # noqa: N802
+    def on_CreateRunFiles(self, v):
         files = [{"name": f, "uploadUrl": f"{self.url}/storage/{v['run']}/{f}"} for f in v["files"]]
         return {"createRunFiles": {"runID": v["run"], "uploadHeaders": [], "files": files}}
 
-    def on_ServerFeaturesQuery(self, _):  # noqa: N802
+    def on_ServerFeaturesQuery(self, _):
         return {"serverInfo": {"features": []}}
 
     # Reading back.
 
-    def on_Run(self, v):  # noqa: N802
+    def on_Run(self, v):
         run = self.runs.get(v["name"])
         return {"project": {"run": run and self._described(run)}}
 
-    on_RunHistoryKeys = on_FullRun = on_RunFullData = on_Run  # noqa: N815
+    on_RunHistoryKeys = on_FullRun = on_RunFullData = on_Run
 
-    def on_Runs(self, v):  # noqa: N802
+    def on_Runs(self, v):
         found = [r for r in self.runs.values() if r.project == v["project"]]
         first = int(v.get("cursor") or 0)
         last = min(len(found), first + min(v["perPage"], self.page))
@@ -184,11 +190,11 @@ class WandbServer:
         listed = {"edges": edges, "pageInfo": page}
         return {"project": {"internalId": "1", "runCount": len(found), "readOnly": False, "runs": listed}}
 
-    def on_RunParquetHistory(self, v):  # noqa: N802
+    def on_RunParquetHistory(self, v):
         live = [_as_served(r) for r in self.runs[v["runName"]].history]
         return {"project": {"run": {"parquetHistory": {"parquetUrls": [], "liveData": live}}}}
 
-    def on_HistoryPage(self, v):  # noqa: N802
+    def on_HistoryPage(self, v):
         rows = [r for r in self.runs[v["run"]].history if v["minStep"] <= r["_step"] < v["maxStep"]]
         return {"project": {"run": {"history": [json.dumps(_as_served(r)) for r in rows]}}}
 
@@ -206,10 +212,10 @@ class WandbServer:
 
     # Artifacts: one version per distinct digest, as on the real server.
 
-    def on_ArtifactType(self, v):  # noqa: N802
+    def on_ArtifactType(self, v):
         return {"project": {"artifact": None}}
 
-    def on_CreateArtifact(self, v):  # noqa: N802
+    def on_CreateArtifact(self, v):
         given = v["input"]
         name = given["artifactCollectionName"]
         versions = self.artifacts.setdefault(name, {})
@@ -225,7 +231,7 @@ class WandbServer:
             "createArtifact": {"artifact": {"id": found["id"], "state": state, "artifactSequence": sequence}}
         }
 
-    def on_RunOutputArtifacts(self, v):  # noqa: N802
+    def on_RunOutputArtifacts(self, v):
         nodes = [
             self._artifact_node(v["project"], name, i, found)
             for name in self.runs[v["run"]].artifacts
@@ -236,11 +242,11 @@ class WandbServer:
         artifacts = {"totalCount": len(nodes), "pageInfo": page, "edges": edges}
         return {"project": {"run": {"artifacts": artifacts}}}
 
-    def on_FetchArtifactManifest(self, v):  # noqa: N802
+    def on_FetchArtifactManifest(self, v):
         url = self.url + self._artifact(v["id"])["manifest"]
         return {"artifact": {"currentManifest": {"file": {"directUrl": url}}}}
 
-    def on_GetArtifactMembershipFileUrls(self, v):  # noqa: N802
+    def on_GetArtifactMembershipFileUrls(self, v):
         found = list(self.artifacts[v["collection"]].values())[int(v["alias"].removeprefix("v"))]
         edges = [
             {"node": {"__typename": "File", "name": name, "directUrl": self.url + path}}
@@ -269,12 +275,12 @@ class WandbServer:
             "updatedAt": "2026-01-01T00:00:00Z", "aliases": [alias],
         }  # fmt: skip
 
-    def on_CreateArtifactManifest(self, v):  # noqa: N802
+    def on_CreateArtifactManifest(self, v):
         found = self._artifact(v["artifactID"])
         found["manifest"] = f"/manifests/{v['artifactID']}"
         return {"createArtifactManifest": {"artifactManifest": self._manifest(found)}}
 
-    def on_UpdateArtifactManifest(self, v):  # noqa: N802
+    def on_UpdateArtifactManifest(self, v):
         found = self._artifact(v["artifactManifestID"])
         return {"updateArtifactManifest": {"artifactManifest": self._manifest(found)}}
 
@@ -282,7 +288,7 @@ class WandbServer:
         file = {"id": found["id"], "uploadUrl": self.url + found["manifest"], "uploadHeaders": []}
         return {"id": found["id"], "file": file}
 
-    def on_CreateArtifactFiles(self, v):  # noqa: N802
+    def on_CreateArtifactFiles(self, v):
         edges = []
         for spec in v["input"]["artifactFiles"]:
             found = self._artifact(spec["artifactID"])
@@ -295,7 +301,7 @@ class WandbServer:
             edges.append({"node": node})
         return {"createArtifactFiles": {"files": {"edges": edges}}}
 
-    def on_CommitArtifact(self, v):  # noqa: N802
+    def on_CommitArtifact(self, v):
         found = self._artifact(v["artifactID"])
         found["committed"] = True
         return {"commitArtifact": {"artifact": {"id": found["id"], "digest": "d"}}}
@@ -331,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
     world: WandbServer
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self):  # noqa: N802
+    def do_POST(self):
         body = self._body()
         if self.path == "/graphql":
             request = json.loads(body)
@@ -344,7 +350,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._reply(404, b"{}")
 
-    def do_PUT(self):  # noqa: N802
+    def do_PUT(self):
         body = self._body()
 
         def keep():
@@ -353,7 +359,7 @@ class _Handler(BaseHTTPRequestHandler):
 
         self._answer("upload", keep)
 
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         def give():
             return self.world.blobs[unquote(self.path)]
 

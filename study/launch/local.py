@@ -21,6 +21,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from study import trackers
 from study.errors import ConfigError, StudyError, unknown
 from study.launch import child, machine, validate
 from study.launch.plan import Plan, Trial, mark
@@ -65,17 +66,21 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
     second kills them. Trials that a live process elsewhere works on are left to it and waited for at the end.
     """
     display = display or Display()
+    context = fork_server()
+    if plan.todo:
+        _refuse_unrunnable(plan, context)
     display.plan(plan, machine.at_once(plan.todo, options.workers if options else 0))
     if not plan.todo:
         _mark(plan.trials, display)
+        _show_agent(plan)
         return display.final()
-    context = fork_server()
-    _check_buildable(plan, context)
     _mark(plan.trials, display)
     pool = Pool(plan, options or Options(), display, context)
     with _signals(pool), display:
         pool.run()
     _mark(_seen_again(plan.todo), display)  # others may have finished some
+    if not pool.stopping:
+        _show_agent(plan)
     code = display.final()
     return INTERRUPTED if pool.stopping else code
 
@@ -87,6 +92,16 @@ def fork_server() -> ForkServerContext:
     return context
 
 
+def _show_agent(plan: Plan) -> None:
+    """Under `wandb agent`, replay trials that were finished already into the W&B run the agent made."""
+    if trackers.agent_run():
+        from study.trackers.upload import show_agent
+
+        for trial in plan.trials:
+            if trial.look().done:
+                show_agent(trial.config, trial.paths)
+
+
 def _seen_again(trials: Iterable[Trial]) -> Iterator[Trial]:
     for trial in trials:
         with contextlib.suppress(StudyError):  # a damaged record is in the final table
@@ -95,12 +110,14 @@ def _seen_again(trials: Iterable[Trial]) -> Iterator[Trial]:
 
 def _mark(trials: Iterable[Trial], display: Display) -> None:
     for trial in mark(trials):
-        display.say(f"{trial.run_id} is owned by {owner_of(trial.paths)}: sweep={trial.config.sweep} not noted")
+        display.say(
+            f"{trial.run_id} is owned by {owner_of(trial.paths)}: sweep={trial.config.sweep} not noted"
+        )
 
 
-def _check_buildable(plan: Plan, context: ForkServerContext) -> None:
-    """Refuse the whole launch if one network cannot be built; the fork server has torch already."""
-    configs = validate.distinct([t.config for t in plan.todo])
+def _refuse_unrunnable(plan: Plan, context: ForkServerContext) -> None:
+    """Refuse the whole launch if one trial cannot be run; the fork server has torch already."""
+    configs = [t.config for t in plan.todo]
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=validate.report, args=(configs, theirs), daemon=True)
     with _without_main():

@@ -52,7 +52,12 @@ def identity(config: RunConfig, run_id: str, stored: str | None) -> str | None:
     """
     if not wanted(config):
         return stored
-    return agent_run() or stored or f"{run_id.rpartition('-')[2]}-{secrets.token_hex(4)}"
+    return agent_run() or stored or identity_of(run_id)
+
+
+def identity_of(run_id: str) -> str:
+    """Return a new W&B id for a run."""
+    return f"{run_id.rpartition('-')[2]}-{secrets.token_hex(4)}"
 
 
 def build(config: RunConfig, paths: RunPaths, record: Mapping[str, Any]) -> Tracker:

@@ -31,8 +31,11 @@ PREEMPTED_SECONDS = 10.0
 class Mirror:
     """Mirrors one run into one W&B run, which is continued if the run is."""
 
-    def __init__(self, config: RunConfig, paths: RunPaths, record: Mapping[str, Any]) -> None:
-        """Start the thread; returns at once."""
+    def __init__(
+        self, config: RunConfig, paths: RunPaths, record: Mapping[str, Any], *, live: bool | None = None
+    ) -> None:
+        """Start the thread; returns at once. `live` is online or not; None follows WANDB_MODE."""
+        self.live = live
         self.config, self.paths, self.record = config, paths, dict(record)
         self.patience = config.tracker.patience
         self.failed = ""
@@ -67,11 +70,13 @@ class Mirror:
             self._follow()
         except BaseException as error:  # nothing of W&B's may reach the run
             self._fail(_plain(error))
+            if not _services():
+                _forget_service()
 
     def _follow(self) -> None:
         from study.trackers import session as sessions
 
-        live = sessions.online()
+        live = sessions.online() if self.live is None else self.live
         session = sessions.Session(self.config, self.paths, self.record, live=live, patience=self.patience)
         session.describe(self.record, {})
         while not self._jobs.get()(session):
@@ -96,7 +101,7 @@ class Mirror:
             session.attach()
         session.describe(record, tables)
         session.close(record["status"])
-        if session.live and (lacking := session.lacking()):
+        if lacking := session.lacking():
             self._fail(lacking)
         elif session.live and whole:
             mark_uploaded(self.paths, record)
@@ -107,12 +112,16 @@ class Mirror:
             if self.failed:
                 return
             self.failed = reason
+        if self.live is not None:  # somebody waits for this upload, and says what came of it
+            return
         text = (
             f"{reason}. The run and its records are not affected; "
             "upload them later with `python -m study.sweep sync`"
         )
+        log = logging.getLogger(f"study.run.{self.paths.run_id}")
         with contextlib.suppress(Exception):
-            logging.getLogger(f"study.run.{self.paths.run_id}").warning("W&B: %s", text)
+            if log.handlers:  # the run is under way
+                log.warning("W&B: %s", text)
         with contextlib.suppress(Exception):
             print(f"W&B: {text}", file=sys.stderr, flush=True)
 
@@ -131,12 +140,36 @@ def uploaded_as(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kill_service() -> None:
-    """Kill W&B's service of this process, which hangs; one that belongs to W&B's agent is not ours."""
+    """Kill W&B's service of this process, which hangs, and let the next run start a new one."""
+    for child in _services():
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+            child.wait(GRACE_SECONDS)
+    _forget_service()
+
+
+def _services() -> list[psutil.Process]:
+    """Processes of W&B's service that are ours and alive."""
+    found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if child.name().startswith(SERVICE):
-                child.kill()
-                child.wait(GRACE_SECONDS)
+            if child.name().startswith(SERVICE) and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
+
+
+def _forget_service() -> None:
+    """Make W&B's client drop its connection to a service that is dead."""
+
+    def forget() -> None:
+        import wandb
+
+        with contextlib.suppress(BaseException):  # it raises what the dead connection raises
+            wandb.teardown()
+
+    thread = threading.Thread(target=forget, daemon=True)
+    thread.start()
+    thread.join(GRACE_SECONDS)
 
 
 def _plain(error: BaseException) -> str:

@@ -2,23 +2,25 @@
 
 import contextlib
 import json
+import logging
 import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import wandb
+from wandb.sdk.lib.wbauth import authenticate_session  # wandb.login writes the user's settings at every run
 
 from study.config import RunConfig, to_mapping
 from study.paths import RunPaths
 from study.records import strict, table_of
 from study.status import Status
-from study.trackers import agent_run, history
+from study.trackers import agent_run, history, offline
 
 EXIT_CODES = {Status.FINISHED: 0, Status.STOPPED: 0, Status.FAILED: 1, Status.PREEMPTED: 143}
 """What W&B takes for the process's exit code: 0 is finished, anything else failed."""
@@ -49,9 +51,12 @@ class Session:
         # The agent's bare settings would replace whole groups of the nested config (norm=bn for norm: {…}).
         os.environ.pop("WANDB_SWEEP_PARAM_PATH", None)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        folder = os.environ.get("WANDB_DIR") or str(paths.root)
-        wandb.setup(wandb.Settings(silent=True))
-        if live and not wandb.login(prompt=False, verify=False):
+        # The agent sets WANDB_DIR to where it was started.
+        folder = None if agent_run() else os.environ.get("WANDB_DIR")
+        settings = wandb.setup(wandb.Settings(silent=True)).settings
+        # Its own log would complain on stderr, line by line, of a full disk; the service keeps another one.
+        logging.getLogger("wandb").disabled = True
+        if live and not authenticate_session(host=settings.base_url, source="study", prompt=False):
             raise NoAccountError(
                 "no account is known here: run `wandb login`, or leave out WANDB_MODE=online"
             )
@@ -63,13 +68,15 @@ class Session:
             group=config.experiment or None,
             tags=[name[:MAX_TAG] for name in record["sweeps"]],
             config=plain_config(config, paths.run_id),
-            dir=folder,
+            dir=folder or str(paths.root),
             resume="allow" if live else None,
             settings=_settings(live, patience),
         )
         # The last row that the server has; rows up to there are not sent again.
         self.last = int(self.run.starting_step) - 1
+        self.sent = 0
         self.n_nonfinite = 0
+        self.folder = Path(self.run.dir).parent
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("depth/layer", hidden=True)
         self.run.define_metric("depth/*", step_metric="depth/layer")
@@ -83,6 +90,7 @@ class Session:
                 row = {k: _histogram(v) if isinstance(v, history.Bins) else v for k, v in values.items()}
                 self.run.log({**row, "n_nonfinite": self.n_nonfinite}, step=position)
                 self.last = position
+                self.sent += 1
 
     def describe(self, record: Mapping[str, Any], tables: history.Tables) -> None:
         """Set the summary: status and outcome, and run.json as one text, from which the loader reads."""
@@ -115,20 +123,30 @@ class Session:
         self.run.finish(exit_code=EXIT_CODES.get(Status(status), INTERRUPTED))
 
     def lacking(self) -> str:
-        """Ask the server of a live run that was closed what it lacks; empty if nothing.
+        """Return what W&B lacks of a run that was closed; empty if nothing.
 
-        W&B's client gives up quietly on an answer such as 403 (a quota, say). A server counts what it took
-        with some delay, so it is asked until `patience` is over.
+        The client is silent when a server refuses rows (403 for a quota, say) or a disk is full. Servers and
+        the client's own file lag behind, so both are asked until `patience` is over.
         """
         deadline = time.monotonic() + self.patience
-        run = wandb.Api(timeout=max(1, int(self.patience))).run(
-            f"{self.run.entity}/{self.run.project}/{self.run.id}"
-        )
-        while (there := int(run.lastHistoryStep)) < self.last:
-            if time.monotonic() > deadline:
-                return f"only rows up to position {there} of {self.last} were taken (a quota?)"
+        missing = self._missing_on_server() if self.live else self._missing_in_file()
+        while (text := missing()) and time.monotonic() < deadline:
             time.sleep(min(1.0, self.patience / 10))
-        return ""
+        return text
+
+    def _missing_on_server(self) -> Callable[[], str]:
+        api = wandb.Api(timeout=max(1, int(self.patience)))
+        run = api.run(f"{self.run.entity}/{self.run.project}/{self.run.id}")
+
+        def missing() -> str:
+            there = int(run.lastHistoryStep)
+            short = f"only rows up to position {there} of {self.last} were taken (a quota?)"
+            return short if there < self.last else ""
+
+        return missing
+
+    def _missing_in_file(self) -> Callable[[], str]:
+        return lambda: offline.lacking(self.folder, self.sent)
 
     def _remove_earlier(self, wandb_id: str) -> None:
         """Remove W&B's files of earlier attempts: this one sends every row again, so `wandb sync` may too."""
@@ -182,8 +200,3 @@ def _settings(live: bool, patience: float) -> Any:
 
 def _histogram(bins: history.Bins) -> Any:
     return wandb.Histogram(np_histogram=(bins.counts, bins.edges))
-
-
-def offline_folders(paths: RunPaths) -> list[Path]:
-    """W&B's own files of this run that have not been uploaded."""
-    return sorted(paths.wandb.glob("offline-run-*"))

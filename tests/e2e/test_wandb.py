@@ -16,7 +16,7 @@ from study.execute import execute, run_paths
 from study.records import read_record
 from study.trackers import history
 from tests.runs import assert_same_results, tiny
-from tests.wandb_fixtures import PROBES, _one_server, server, stopped_after, tracked, warnings_of  # noqa: F401
+from tests.wandb_fixtures import PROBES, server, stopped_after, tracked, warnings_of  # noqa: F401
 
 
 def metrics(run):
