@@ -117,7 +117,7 @@ class NormConfig:
     source: str = setting("batch", choices=("batch", "running", "frozen", "periodic", "ghost"))
     """Whose statistics normalise in training: this batch, running averages, a calibration before training,
     every `period`-th batch (the latest in between), or virtual sub-batches of `ghost_size`."""
-    period: int = setting(2, ge=1)
+    period: int = setting(2, ge=2)
     """Batches from one recomputation of the statistics to the next, for source=periodic."""
     ghost_size: int = setting(16, ge=2)
     """Images per virtual batch, for source=ghost."""
@@ -125,8 +125,8 @@ class NormConfig:
     """Whether the gradient through the statistics is cut."""
     noise: bool = setting(False)
     """Whether the non-stationary noise of Santurkar et al. 2018 (1805.11604, §2.1) follows."""
-    groups: int = setting(8, ge=1)
-    """Channel groups, for family=group."""
+    groups: int = setting(4, ge=2)
+    """Channel groups, for family=group; they must divide the channels of every site, and be fewer."""
     momentum: float = setting(0.1, gt=0, le=1)
     """Weight of the newest batch in the running averages (the framework's convention)."""
     eps: float = setting(1e-5, gt=0, le=1)
@@ -301,6 +301,36 @@ class RunConfig:
 def from_mapping(mapping: Mapping[str, Any]) -> RunConfig:
     """Build a RunConfig from nested plain values; raises ConfigError that names field, value and range."""
     return _build(RunConfig, mapping, "")
+
+
+def check_together(run: RunConfig) -> None:
+    """Raise ConfigError for settings that have no effect beside the others, or contradict them.
+
+    What concerns norm and network alone is checked where they are built, as this is (models/base.py).
+    """
+    default, schedule, norm = ScheduleConfig(), run.schedule, run.norm
+    for name, reader in (("milestones", "drops"), ("max_drops", "plateau")):
+        if schedule.name != reader and getattr(schedule, name) != getattr(default, name):
+            raise ConfigError(f"schedule.{name} has no effect with schedule={schedule.name}; leave it out")
+    warm = schedule.warm_start_epochs
+    if warm == 0 and schedule.warm_start_lr != default.warm_start_lr:
+        raise ConfigError(
+            "schedule.warm_start_lr has no effect with schedule.warm_start_epochs=0; leave it out"
+        )
+    if warm >= run.epochs > 0:
+        raise ConfigError(
+            f"schedule.warm_start_epochs={warm} is out of range: it must be below epochs={run.epochs}, "
+            "or lr is never used"
+        )
+    if run.data.fit == "pad" and run.data.size == 0:
+        raise ConfigError(
+            "data.fit=pad has no effect with data.size=0, which keeps the native size; leave it out"
+        )
+    if norm.family == "batch" and norm.source == "ghost" and norm.ghost_size >= run.batch_size:
+        raise ConfigError(
+            f"norm.ghost_size={norm.ghost_size} has no effect with batch_size={run.batch_size}: the whole batch "
+            "is one virtual batch, as in norm=bn; make it smaller than the batch"
+        )
 
 
 def norm_from_mapping(mapping: Mapping[str, Any]) -> NormConfig:

@@ -1,7 +1,8 @@
 """A norm's name follows from its switches, so that `norm=bn norm.center=false` is shown as `bn_no_mean`.
 
-Every RunConfig passes its norm through `canonical`, so none carries another name. A name is a label for tables:
-it may change with the files of conf/norm, and no run id depends on it. Imports no torch. The named norms are the files of conf/norm, read once per process.
+Every RunConfig passes its norm through `canonical`, so none carries another name. A name is a label for
+tables: it may change with the files of conf/norm, and no run id depends on it. Imports no torch. The named
+norms are the files of conf/norm, read once per process.
 """
 
 import dataclasses

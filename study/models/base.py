@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from study import registry
-from study.config import ModelConfig, RunConfig
+from study.config import ModelConfig, RunConfig, check_together
 from study.errors import ConfigError
 from study.models._dropout import Dropout
 from study.norms.base import Norm, Normed, Site, build_norm, watch
@@ -61,8 +61,9 @@ class Builder:
     A layer before a site has a bias exactly where nothing at the site makes it redundant (Norm.shifts).
     """
 
-    def __init__(self, norm: Norm, config: ModelConfig, seed: int = 0) -> None:
+    def __init__(self, norm: Norm, config: ModelConfig, seed: int = 0, device: str = "cpu") -> None:
         self.norm = norm
+        self.device = device
         self.config = config
         self.seed = seed
         self.activation = ACTIVATIONS[config.activation]
@@ -87,13 +88,13 @@ class Builder:
         assert kernel > 1 or stride == 1
         site = self._site(name, c_out, kind)
         bias, padding = self._bias(site), kernel // 2
-        conv = _bare(nn.Conv2d, c_in, c_out, kernel, stride=stride, padding=padding, bias=bias)
+        conv = self._bare(nn.Conv2d, c_in, c_out, kernel, stride=stride, padding=padding, bias=bias)
         return self._add(name, number, conv, site, ndim=4)
 
     def linear(self, name: str, number: int | None, kind: str, f_in: int, f_out: int) -> nn.Module:
         """Return a hidden linear layer with what the norm puts at its site."""
         site = self._site(name, f_out, kind)
-        linear = _bare(nn.Linear, f_in, f_out, bias=self._bias(site))
+        linear = self._bare(nn.Linear, f_in, f_out, bias=self._bias(site))
         return self._add(name, number, linear, site, ndim=2)
 
     def split(self, at_site: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -113,7 +114,7 @@ class Builder:
 
     def classifier(self, number: int, f_in: int, n_classes: int) -> nn.Module:
         """Return the last linear layer: always with a bias, never normalised; after any dropout."""
-        linear = _bare(nn.Linear, f_in, n_classes)
+        linear = self._bare(nn.Linear, f_in, n_classes)
         self.layers.append(Layer("classifier", number, linear, None))
         if self.config.dropout == 0:
             return linear
@@ -126,6 +127,11 @@ class Builder:
     def finish(self, network: Network) -> None:
         """Hand the collected layers and sites to the network; call at the end of its constructor."""
         network.layers, network.sites = tuple(self.layers), tuple(self.sites)
+
+    def _bare(self, cls: type[nn.Module], *args: int, **options: int) -> nn.Module:
+        """Return a layer with its weights not yet set, which spares the framework's own initialisation."""
+        layer = cls(*args, **options, device="meta")
+        return layer if self.device == "meta" else layer.to_empty(device=self.device)
 
     def _site(self, name: str, channels: int, kind: str) -> Site:
         site = Site(name, channels, kind, len(self.sites))
@@ -158,22 +164,34 @@ def build_network(run: RunConfig, input_shape: tuple[int, int, int], n_classes: 
     """
     from study.inits.base import initialise
 
+    with torch.random.fork_rng(devices=[]):
+        network = structure(run, input_shape, n_classes)
+    initialise(network, run.init, run.seed)
+    watch(network)
+    return network
+
+
+def structure(
+    run: RunConfig, input_shape: tuple[int, int, int], n_classes: int, device: str = "cpu"
+) -> Network:
+    """Return a network whose weights are not set; on "meta" its layers have no weights at all, and no cost.
+
+    Everything that can be wrong with a network shows here, as a ConfigError.
+    """
+    check_together(run)
     module = registry.load("study.models", run.model.name)
     default = ModelConfig()
     for f in fields(ModelConfig):
         read = f.name in COMMON | module.READS
         if not read and getattr(run.model, f.name) != getattr(default, f.name):
             raise ConfigError(f"model.{f.name} has no effect on network '{run.model.name}'; leave it out")
-    with torch.random.fork_rng(devices=[]):
-        builder = Builder(build_norm(run.norm, run.seed), run.model, run.seed)
-        network: Network = module.build(run.model, builder, input_shape, n_classes)
+    builder = Builder(build_norm(run.norm, run.seed), run.model, run.seed, device)
+    network: Network = module.build(run.model, builder, input_shape, n_classes)
     if run.norm.sites and not any(builder.norm.at(site) for site in network.sites):
         raise ConfigError(
             f"norm.sites={list(run.norm.sites)}: network '{run.model.name}' has no such site; "
             f"it has {', '.join(sorted({site.kind for site in network.sites}))}"
         )
-    initialise(network, run.init, run.seed)
-    watch(network)
     return network
 
 
@@ -190,8 +208,3 @@ def prepare(network: Network, run: RunConfig, batches: Callable[[], list[Tensor]
         calibrate(network, run.init, batches()[0])
     if norm.needs_calibration:
         norm.calibrate(network, batches())
-
-
-def _bare(cls: type[nn.Module], *args: int, **options: int) -> nn.Module:
-    """Return a layer with its weights not yet set, which spares the framework's own initialisation."""
-    return cls(*args, **options, device="meta").to_empty(device="cpu")

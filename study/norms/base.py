@@ -49,6 +49,8 @@ class Norm:
             read = f.name in {"name", "family", "sites"} | self.switches
             if not read and getattr(config, f.name) != getattr(default, f.name):
                 raise ConfigError(f"norm.{f.name} has no effect on family '{config.family}'; leave it out")
+        if not config.sites:
+            raise ConfigError("norm.sites=[] normalises nothing; say norm=none")
         for kind in config.sites:
             if kind not in SITE_KINDS:
                 raise ConfigError(f"norm.sites: unknown kind '{kind}'. Valid: {', '.join(SITE_KINDS)}.")

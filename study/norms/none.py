@@ -5,6 +5,7 @@ from typing import ClassVar
 from torch import nn
 
 from study.config import NormConfig
+from study.errors import ConfigError
 from study.norms._noise import Noise
 from study.norms.base import Norm, Normed, Site
 
@@ -13,6 +14,11 @@ class NoNorm(Norm):
     """Leaves every site as it is, or adds noise."""
 
     switches: ClassVar[frozenset[str]] = frozenset({"noise"})
+
+    def __init__(self, config: NormConfig, seed: int = 0) -> None:
+        super().__init__(config, seed)
+        if config.sites != NormConfig.sites and not config.noise:
+            raise ConfigError("norm.sites has no effect on norm=none; leave it out")
 
     def shifts(self, site: Site) -> bool:
         """Never: every layer keeps its bias."""

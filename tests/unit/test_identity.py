@@ -11,7 +11,7 @@ from study import identity, naming, registry
 from study.config import RunConfig, from_mapping, with_values
 from study.describe import settings
 from study.errors import ConfigError
-from study.identity import run_id, scientific
+from study.identity import run_id
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "run_ids.json").read_text())
 CANDIDATES = [0.25, 0.75, 3, 7, True, False, "tanh", "depth", "ghost", "plateau", "bf16", "padding",

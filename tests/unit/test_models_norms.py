@@ -32,7 +32,8 @@ def config(model: str, norm: str) -> RunConfig:
         name: yaml.safe_load((CONF / name / f"{x}.yaml").read_text())
         for name, x in (("model", model), ("norm", norm))
     }
-    chosen["model"] |= TINY.get(model, {"width_multiplier": 1 / 32, "dropout": 0.2})
+    narrow = 1 / 8 if norm == "gn" else 1 / 32  # its groups need 8 channels
+    chosen["model"] |= TINY.get(model, {"width_multiplier": narrow, "dropout": 0.2})
     return from_mapping(chosen)
 
 

@@ -53,7 +53,7 @@ def test_sites_are_a_set():
         ({"source": "ghost", "ghost_size": 32}, "bn[source=ghost,ghost_size=32]"),
         ({"sites": ("inner", "outer")}, "bn[sites=inner+outer]"),
         ({"eps": 1e-3, "gamma_init": (0.0, 1.0)}, "bn[eps=0.001,gamma_init=0+1]"),
-        ({"family": "group", "groups": 4}, "gn[groups=4]"),
+        ({"family": "group", "groups": 8}, "gn[groups=8]"),
         ({"family": "layer", "center": False}, "ln[center=false]"),
         ({"family": "none"}, "none"),
     ],

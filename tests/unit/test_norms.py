@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from study import naming
-from study.config import NormConfig
+from study.config import NormConfig, RunConfig, from_mapping
 from study.errors import ConfigError, StudyError
+from study.launch import validate
+from study.models.base import build_network
 from study.norms._noise import Noise, uniform
 from study.norms.base import Site, build_norm, poisoned, set_weight, watch
 
@@ -175,11 +177,63 @@ def test_instance_and_group_norm_refuse_a_single_value():
         module(family="instance")(torch.ones(4, 6, 1, 1))
     with pytest.raises(ConfigError, match="locations"):
         module(family="instance", ndim=2)
-    with pytest.raises(StudyError, match="one value per channel"):
-        module(family="group", groups=6)(torch.ones(4, 6, 1, 1))
 
 
 # Switches.
+
+
+@pytest.mark.parametrize(
+    ("groups", "named"), [(6, "which is norm=in"), (4, "does not divide the 6 channels")]
+)
+def test_groups_must_be_groups(groups, named):
+    with pytest.raises(ConfigError, match=named):
+        module(family="group", groups=groups)
+    with pytest.raises(ConfigError, match=r"norm.groups=1 is out of range"):
+        from_mapping({"norm": {"family": "group", "groups": 1}})
+    module(family="group", groups=3)
+
+
+def test_gn_is_a_group_norm_at_laptop_widths():
+    for channels in (8, 16, 32, 64):
+        gn = build_norm(naming.norms()["gn"]).build(None, Site("s", channels, "inner", 0), 4).norm
+        assert 1 < gn.groups < channels
+
+
+TOGETHER = [
+    ({"schedule": {"name": "plateau", "milestones": [0.3]}}, "schedule.milestones has no effect"),
+    ({"schedule": {"max_drops": 3}}, "schedule.max_drops has no effect"),
+    ({"schedule": {"warm_start_lr": 0.01}}, "schedule.warm_start_lr has no effect"),
+    ({"schedule": {"warm_start_epochs": 3}, "epochs": 3}, "below epochs=3"),
+    ({"data": {"fit": "pad"}}, "data.fit=pad has no effect"),
+    ({"norm": {"source": "ghost"}, "batch_size": 16}, "norm.ghost_size=16 has no effect with batch_size=16"),
+]
+ALLOWED = [
+    {"schedule": {"name": "plateau", "max_drops": 3}},
+    {"schedule": {"milestones": [0.3], "warm_start_epochs": 2, "warm_start_lr": 0.01}, "epochs": 3},
+    {"schedule": {"warm_start_epochs": 3}, "epochs": 0},
+    {"data": {"fit": "pad", "size": 8}},
+    {"norm": {"source": "ghost"}, "batch_size": 17},
+]
+
+
+@pytest.mark.parametrize(("settings", "named"), TOGETHER)
+def test_settings_without_effect_are_refused_before_a_network_is_built(settings, named):
+    run = from_mapping({"model": {"depth": 8, "widths": [4, 4, 4]}} | settings)
+    for build in (lambda: build_network(run, (3, 8, 8), 5), lambda: validate.buildable([RunConfig(), run])):
+        with pytest.raises(ConfigError) as error:
+            build()
+        assert named in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("settings", ALLOWED)
+def test_settings_with_an_effect_are_not(settings):
+    build_network(from_mapping({"model": {"depth": 8, "widths": [4, 4, 4]}} | settings), (3, 8, 8), 5)
+
+
+def test_a_period_of_one_is_refused():
+    with pytest.raises(ConfigError, match=r"norm.period=1 is out of range"):
+        from_mapping({"norm": {"source": "periodic", "period": 1}})
 
 
 @pytest.mark.parametrize(
@@ -190,7 +244,9 @@ def test_instance_and_group_norm_refuse_a_single_value():
         ({"scale": False, "eps": 1e-3}, "norm.eps has no effect"),
         ({"period": 4}, "norm.period has no effect"),
         ({"ghost_size": 4}, "norm.ghost_size has no effect"),
-        ({"groups": 4}, "norm.groups has no effect"),
+        ({"groups": 3}, "norm.groups has no effect"),
+        ({"sites": ()}, "norm.sites=[] normalises nothing"),
+        ({"family": "none", "sites": ("top",)}, "norm.sites has no effect"),
         ({"source": "running", "detach": True}, "norm.detach has no effect"),
         ({"source": "frozen", "detach": True}, "norm.detach has no effect"),
         ({"source": "frozen", "momentum": 0.5}, "norm.momentum has no effect"),
