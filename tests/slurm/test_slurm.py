@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from study import sweep
 from study.compose import compose
-from study.errors import StudyError
 from study.execute import execute, run_paths
 from study.launch import slurm, slurm_queue
 from study.launch.plan import make_plan
@@ -93,7 +93,7 @@ def test_however_a_trial_ends_it_harms_no_other(slurm, tmp_path, shim, capsys):
         "raises": config(tmp_path, *TINY, "batch_size=100000"),
         "memory": config(tmp_path, *TINY, "model.widths=[400,400,400]", "model.width_multiplier=64"),
         "victim": config(tmp_path, *TINY, "epochs=100000", "checkpoint_seconds=1000"),
-        "gone": config(tmp_path, *TINY, "epochs=100001", "checkpoint_seconds=1000"),
+        "gone": config(tmp_path, *TINY, "epochs=99999", "checkpoint_seconds=1000"),
     }
     good = [config(tmp_path, *TINY, lr) for lr in ("lr=0.1", "lr=1e5")]
 
@@ -176,13 +176,14 @@ def test_a_time_limit_requeues_until_the_cap(slurm, tmp_path, capsys):
 
 
 def test_a_refused_submission_is_an_error_in_sbatch_s_words(slurm, tmp_path):
-    with pytest.raises(StudyError, match=r"sbatch refused the job: .*invalid partition"):
-        launch([config(tmp_path, *TINY)], partition="nowhere")
     command = [sys.executable, "-m", "study.run", *TINY, f"runs_dir={tmp_path}", "hydra/launcher=slurm"]
-    done = subprocess.run([*command, "hydra.launcher.qos=nobody"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "hydra.launcher.partition=nowhere"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "sbatch refused" in done.stderr
+    assert "sbatch refused the job" in done.stderr
+    assert "invalid partition" in done.stderr
 
 
 def test_launches_at_once_and_a_killed_launcher_double_nothing(slurm, tmp_path):
@@ -256,6 +257,29 @@ def test_an_allocation_does_not_leak_into_the_jobs_it_submits(slurm, tmp_path):
     }
     assert leaked & set(found) == set()
     until(lambda: not jobs_of(tmp_path / "runs"), "the end of the job")
+
+
+def test_cancel_takes_only_the_sweep_s_own_jobs(slurm, tmp_path, capsys):
+    files = {}
+    for number, name in enumerate(("mine", "other")):
+        files[name] = tmp_path / f"{name}.yaml"
+        parameters = [f"  {k}: {{value: {v}}}" for k, v in (x.split("=") for x in TINY if "[" not in x)]
+        parameters.append(f"  seed: {{values: [{number}, {number + 5}]}}")
+        files[name].write_text("\n".join(["method: grid", "parameters:", *parameters]))
+        launch([t.config for t in plan_of(files[name], tmp_path).trials], extra=["--hold"])
+    assert len(jobs_of(tmp_path / "runs")) == 4
+    capsys.readouterr()
+    assert sweep.main(["cancel", str(files["mine"]), f"runs_dir={tmp_path / 'runs'}"]) == 0
+    assert "2 tasks with 2 trials" in capsys.readouterr().out
+    until(lambda: len(jobs_of(tmp_path / "runs")) == 2, "the end of the cancelled")
+    left = set(jobs_of(tmp_path / "runs"))
+    assert left == {t.run_id for t in plan_of(files["other"], tmp_path).trials}
+    assert sweep.main(["status", str(files["other"]), f"runs_dir={tmp_path / 'runs'}"]) == 0
+    assert "2 trials in tasks that wait" in capsys.readouterr().out
+
+
+def plan_of(file, tmp_path):
+    return sweep.plan_of(sweep.read_sweep(file), [f"runs_dir={tmp_path / 'runs'}"])
 
 
 def many(slurm, tmp_path, shim, n, **options):
