@@ -12,7 +12,7 @@ ASSUMED = (3, 32, 32)
 
 
 def buildable(configs: Sequence[RunConfig]) -> None:
-    """Build one network for each distinct (network, norm), at its full size but without memory; imports torch.
+    """Build one network for each distinct (network, norm), full-size but without memory; imports torch.
 
     Raises ConfigError for what single fields cannot show: a depth the network cannot have, a switch that has
     no effect on the norm.

@@ -81,7 +81,7 @@ def test_finished_runs_are_marked_with_the_sweep_once(tmp_path):
 
 def test_runs_that_another_launch_finishes_meanwhile_are_marked_too(tmp_path, monkeypatch):
     run = config(tmp_path, sweep="second")
-    monkeypatch.setattr(local, "_check_buildable", lambda plan, context: None)
+    monkeypatch.setattr(local, "_refuse_unrunnable", lambda plan, context: None)
     monkeypatch.setattr(local.Pool, "run", lambda pool: stored(run, sweeps=["first"]))
     local.launch(make_plan([run]))
     assert read_record(RunPaths(tmp_path / "runs" / run_id(run)))["sweeps"] == ["first", "second"]
