@@ -5,8 +5,9 @@ training step (forward, backward, update). "In the step": measured on the traini
 and backward pass the probe watches; "own pass": between steps, with a pass of the engine's own, which counts.
 Plain and probed steps alternate within one run, so that a slower machine moves both; shown is the median of
 the ratios and their spread. On one CPU thread (the default) time is the processor's, which other programs'
-turns do not enter; on more (--threads) it is the wall clock's. Lines with a limit come first. The limits are
-for ResNet-110 at full size; a smaller network (--quick) pays relatively more for each small operation.
+turns do not enter; on more (--threads) it is the wall clock's. The whole run comes last, as the longest.
+
+The limits are for ResNet-110 at full size; a small network (--quick) pays relatively more for each operation.
 """
 
 import argparse
@@ -226,16 +227,15 @@ def _ledger(bench: Bench, name: str, given: argparse.Namespace) -> bool:
                 limit = ALPHAS * statistics.median(forward) + 1.5
             add(line.label, bench.line(line, given.repeats), limit)
 
-    add_lines(LINES)
-    others: list[tuple[str, Callable[[], list[float]], float | None]] = [
-        ("one pass for all / the sum of separate ones", lambda: _together(bench, given.repeats), 0.6),
-        ("probes=light / probes=none, whole run", lambda: [_light(bench)], 1.05),
-        ("gradient_agreement: every term materialised", lambda: bench.cost(bench.materialised, 1), None),
-    ]
-    for label, costs, limit in others:
+    def add_ratio(label: str, costs: Callable[[], list[float]], limit: float | None = None) -> None:
         if given.only in label:
             add(label, costs(), limit)
+
+    add_lines(LINES)
+    add_ratio("one pass for all / the sum of separate ones", lambda: _together(bench, given.repeats), 0.6)
+    add_ratio("gradient_agreement: every term materialised", lambda: bench.cost(bench.materialised, 1))
     add_lines(MORE_LINES)
+    add_ratio("probes=light / probes=none, whole run", lambda: [_light(bench)], 1.05)
     print(f"in one pass: {', '.join(ONE_PASS)}")
     return missed
 

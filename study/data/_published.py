@@ -83,9 +83,10 @@ def load(config: DataConfig, source: Source) -> RawSet:
     folder = _find(root, source)
     if folder is None:
         if not config.download:
+            packaged = f", nor is it where its package puts it ({source.system})" if source.system else ""
             raise ConfigError(
-                f"{source.title} is not in data.root={config.root}: neither {source.folder}/ there nor the "
-                f"folder itself holds {', '.join(source.md5)}. Allow data.download=true or name the folder "
+                f"{source.title} is not in data.root={config.root}{packaged}: neither {source.folder}/ there nor "
+                f"the folder itself holds {', '.join(source.md5)}. Allow data.download=true or name the folder "
                 "that has them."
             )
         folder = _download(root, source)

@@ -139,9 +139,11 @@ def test_damaged_gzip_is_refused_in_one_sentence(tmp_path, damage):
 
 
 def test_missing_set_names_the_folder_the_files_and_the_remedy(tmp_path):
+    source = dataclasses.replace(fashion_mnist.SOURCE, system=str(tmp_path / "package"))
     with pytest.raises(ConfigError) as caught:
-        fashion_mnist.load(config(tmp_path / "nowhere"))
+        _published.load(config(tmp_path / "nowhere"), source)
     for part in (
+        str(tmp_path / "package"),
         str(tmp_path / "nowhere"),
         "FashionMNIST/raw",
         "train-images-idx3-ubyte",

@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from study.config import ModelConfig, ProbesConfig, RunConfig
 from study.errors import ConfigError, StudyError
@@ -315,6 +316,40 @@ def test_modules_called_twice_and_changed_in_place() -> None:
     agreement = trace.rows("gradient_agreement")[0]
     total = sum(torch.tensor(r["gradient"]) for r in trace.rows("class_gradients"))
     torch.testing.assert_close(total, torch.tensor(agreement["gradient"]), rtol=1e-3, atol=1e-6)
+
+
+class ConvolutionBackwards(TorchDispatchMode):
+    """Records what is asked of each convolution's backward pass: (input's, weight's, bias's gradient)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[list[bool]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func is torch.ops.aten.convolution_backward.default:
+            self.asked.append(args[-1])
+        return func(*args, **(kwargs or {}))
+
+
+def test_class_gradients_stop_at_their_layer() -> None:
+    """In a training step: a pass for all classes but one, down to the kernel, no other weight's gradient."""
+    probes = ProbesConfig(measure=("class_gradients@first:1",), class_layers=(52,))
+    run, sets = config("plain", probes=probes), image_set("plain")
+    network, trace = probing.network_of(run, sets), probing.Trace()
+    engine = probing.engine_of(run, network, sets, trace)
+    images, labels = engine.probe_batch()
+    convolutions = [x.name for x in network.layers if isinstance(x.module, nn.Conv2d)]
+    above = len(convolutions) - 1 - convolutions.index(layer_at(network, 52).name)
+    assert above > 0
+    with ConvolutionBackwards() as seen, engine.step(0, 0, images, labels):
+        loss = nn.functional.cross_entropy(network(images), labels)
+        loss.backward(retain_graph=engine.retain_graph)
+        assert len(seen.asked) == len(convolutions)
+        seen.asked.clear()
+    assert trace.failures == []
+    passes = probing.CLASSES - 1
+    assert sum(weight for _, weight, _ in seen.asked) == passes
+    assert len(seen.asked) == passes * (above + 1)
 
 
 def test_layer_numbers_of_the_paper() -> None:
