@@ -85,9 +85,9 @@ def load(config: DataConfig, source: Source) -> RawSet:
         if not config.download:
             packaged = f", nor is it where its package puts it ({source.system})" if source.system else ""
             raise ConfigError(
-                f"{source.title} is not in data.root={config.root}{packaged}: neither {source.folder}/ there nor "
-                f"the folder itself holds {', '.join(source.md5)}. Allow data.download=true or name the folder "
-                "that has them."
+                f"{source.title} is not in data.root={config.root}{packaged}: neither {source.folder}/ there "
+                f"nor the folder itself holds {', '.join(source.md5)}. Allow data.download=true or name the "
+                "folder that has them."
             )
         folder = _download(root, source)
     return source.parse({name: _verified(_present(folder, name), md5) for name, md5 in source.md5.items()})
