@@ -70,13 +70,17 @@ def running_average(old: Population, x: Tensor, momentum: float) -> Population:
 
 
 def population(batches: Iterable[Tensor]) -> Population:
-    """Algorithm 2, step 10: E[x] = mean of μ_B and Var[x] = m/(m−1) · mean of σ²_B, over batches of one size.
+    """Algorithm 2, step 10: E[x] = mean of μ_B and Var[x] = mean of m/(m−1)·σ²_B, weighted by m.
 
-    For a whole network this is study.norms._calibration.recalibrate.
+    The paper's batches have one size. For a whole network this is study.inference.with_population_statistics.
     """
     zero = Population(torch.tensor(0.0), torch.tensor(0.0))
-    statistics = [running_average(zero, x, 1.0) for x in batches]
-    return Population(*(torch.stack(s).mean(0) for s in zip(*statistics, strict=True)))
+    total, mean, var = 0, torch.tensor(0.0), torch.tensor(0.0)
+    for x in batches:
+        m = x.numel() // x.shape[1]
+        one = running_average(zero, x, 1.0)
+        total, mean, var = total + m, mean + m * one.mean, var + m * one.var
+    return Population(mean / total, var / total)
 
 
 def inference(x: Tensor, stats: Population, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:

@@ -328,8 +328,8 @@ def check_together(run: RunConfig) -> None:
         )
     if norm.family == "batch" and norm.source == "ghost" and norm.ghost_size >= run.batch_size:
         raise ConfigError(
-            f"norm.ghost_size={norm.ghost_size} has no effect with batch_size={run.batch_size}: the whole batch "
-            "is one virtual batch, as in norm=bn; make it smaller than the batch"
+            f"norm.ghost_size={norm.ghost_size} has no effect with batch_size={run.batch_size}: the whole "
+            "batch is one virtual batch, as in norm=bn; make it smaller than the batch"
         )
 
 

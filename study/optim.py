@@ -7,15 +7,16 @@ from study.config import RunConfig
 from study.models.base import Network
 
 WEIGHTS = frozenset({"weight", "parametrizations.weight.original", "parametrizations.weight.original1"})
-"""Names of a layer's weight: plain; standardised (its γ is a parameter of the norm); weight-normalised (v; the
-length g, `original0`, is a parameter of the norm, as γ is)."""
+"""Names of a layer's weight: plain; standardised (its γ is a parameter of the norm); weight-normalised (v;
+the length g, `original0`, is a parameter of the norm, as γ is)."""
 
 
 def build(config: RunConfig, network: Network) -> torch.optim.SGD:
     """Return the optimiser; its rate is set before each epoch (schedules.py).
 
     With `decay_norm_and_bias` (the papers' way) all parameters are decayed; without, only the weights of
-    convolution and linear layers, whatever stands behind them (WEIGHTS). The fused kernel does one pass over the parameters instead of several.
+    convolution and linear layers, whatever stands behind them (WEIGHTS). The fused
+    kernel does one pass over the parameters instead of several.
     """
     decayed, kept = groups(config, network)
     named = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": kept, "weight_decay": 0.0}]

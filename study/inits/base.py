@@ -21,8 +21,8 @@ def initialise(network: Network, config: InitConfig, seed: int) -> None:
     """Set all weights and biases of a network's layers: a function of (config, seed, layer name) alone.
 
     Layers with a site get the initialisation times `gain` and zero biases; the classifier gets the
-    framework's default, which no setting changes. For an initialisation that calibrates, `gain` waits until
-    after the calibration, which would undo it.
+    framework's default, whose scale only LSUV's calibration changes later. For an initialisation that
+    calibrates, `gain` waits until after the calibration, which would undo it.
     """
     module = registry.load("study.inits", config.name)
     gain = 1.0 if calibrates(config) else config.gain

@@ -92,6 +92,7 @@ class BatchNorm(nn.Module):
     def _train(self, x: Tensor) -> Tensor:
         """Normalise a training batch by the source, and update the state."""
         momentum = self.config.momentum
+        require_several(self._fewest(x), self.site)  # before any state changes
         if self.config.source == "periodic":
             return self._periodic(x)
         self.num_batches_tracked.add_(1)
@@ -108,10 +109,16 @@ class BatchNorm(nn.Module):
         self.running_var.lerp_(var, momentum)
         return y
 
+    def _fewest(self, x: Tensor) -> int:
+        """Return the number of values behind a mean: of the smallest virtual batch, for source=ghost."""
+        images, size = len(x), self.config.ghost_size
+        if self.config.source == "ghost" and images > size:
+            images = images % size or size
+        return images * (x[0].numel() // x.shape[1])
+
     def _periodic(self, x: Tensor) -> Tensor:
         fresh = self._count() % self.config.period == 0
         if not fresh:
-            require_several(x.numel() // x.shape[1], self.site)
             return self._given(x, self.latest_mean.clone(), self.latest_var.clone())
         y, mean, var = self._current(x)
         self.running_mean.lerp_(mean, self.config.momentum)

@@ -129,14 +129,13 @@ def set_weight(layer: nn.Module, weight: Tensor) -> None:
         cast(Tensor, layer.weight).copy_(weight)
 
 
-def require_several(values: int, site: str) -> None:
+def require_several(values: int, site: str, remedy: str = "use a larger batch, or larger images") -> None:
     """Refuse statistics of a single value; every variant that takes statistics while training asks this.
 
     `values` is the number of values behind each mean: N·H·W for a batch, H·W for an instance. With one, the
-    output would be a constant whatever the input (and the unbiased variance 0/0).
+    output would be a constant whatever the input (and the unbiased variance 0/0). `remedy` says what helps.
     """
     if values < 2:
         raise StudyError(
-            f"the norm at '{site}' gets one value per channel, and a single value has no variance; use a "
-            "larger batch (data.size or model with larger maps also helps)"
+            f"the norm at '{site}' gets one value per channel, and a single value has no variance; {remedy}"
         )

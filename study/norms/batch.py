@@ -12,6 +12,8 @@ from study.norms._noise import Noise
 from study.norms.base import Norm, Normed, Site
 
 ORDERS = (1.0, 2.0, float("inf"))
+MOVING = frozenset({"batch", "ghost"})
+"""Sources whose statistics are always those of the batch they normalise."""
 
 
 class BatchNorms(Norm):
@@ -28,8 +30,12 @@ class BatchNorms(Norm):
         _refuse_contradictions(config)
 
     def shifts(self, site: Site) -> bool:
-        """Where the mean is subtracted or β added, a bias before it does nothing or nothing more."""
-        return self.config.center or self.config.beta
+        """Where β is added, or the subtracted mean moves with the bias in every training step (`MOVING`).
+
+        Frozen or running statistics, or those of an earlier batch (periodic), are constants in a step: there
+        a bias shifts the output as β would, and stays where there is no β.
+        """
+        return self.config.beta or (self.config.center and self.config.source in MOVING)
 
     def build(self, layer: nn.Module | None, site: Site, ndim: int) -> nn.Module:
         """Return the layer, its batch normalisation, and noise if asked for."""

@@ -1,10 +1,10 @@
 """Group normalisation: each image, over the channels of a group and all locations (Wu & He 2018, 1803.08494).
 
-`groups` groups of consecutive channels. They must divide the channels of every site, with two or more channels
-in each: fewer groups somewhere would be another norm there, and one channel each is instance normalisation.
-The default of 4 holds down to the narrowest site of a laptop's ResNet (8 channels, 2 per group); the paper's 32
-groups stand at 64 to 2048 channels, 2 to 64 per group. γ and β per channel. Nothing depends on the other images;
-training and evaluation are the same.
+`groups` groups of consecutive channels. They must divide the channels of every site, with two or more in
+each: fewer groups somewhere would be another norm there, and one channel each is instance normalisation. The
+default of 4 holds down to the narrowest site of a laptop's ResNet (8 channels, 2 per group); the paper's 32
+groups stand at 64 to 2048 channels, 2 to 64 per group. γ and β per channel. Nothing depends on the other
+images; training and evaluation are the same.
 """
 
 from typing import ClassVar
@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from study.config import NormConfig
 from study.errors import ConfigError
 from study.norms.base import Norm, Normed, Site, require_several
+
+REMEDY = "use larger images, or a network that keeps larger maps (the batch does not matter)"
 
 
 class GroupNorm(nn.Module):
@@ -30,7 +32,7 @@ class GroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return y, of x's shape; raises StudyError where a group of an image is a single value."""
-        require_several(x[0].numel() // self.groups, self.site)
+        require_several(x[0].numel() // self.groups, self.site, REMEDY)
         # The CPU kernel for channels_last is made for few groups; two copies are cheaper.
         if x.is_cpu and self.groups > 1 and x.dim() == 4 and not x.is_contiguous():
             y = F.group_norm(x.contiguous(), self.groups, self.weight, self.bias, self.eps)

@@ -91,7 +91,42 @@ def test_recalibration_is_algorithm_2(case):
         expected = reference.population(outputs)
         torch.testing.assert_close(module.norm.running_mean, expected.mean)
         torch.testing.assert_close(module.norm.running_var, expected.var)
-        assert module.norm.num_batches_tracked == 3
+        assert module.norm.num_batches_tracked == 0  # no training batches
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_every_image_counts_once(size):
+    """17 images: a last batch of one, of a linear network at that, joins the one before it."""
+    x = torch.randn(17, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3 + 1
+    norm = build_norm(dataclasses.replace(NormConfig(), source="frozen"))
+    network = norm.build(nn.Identity(), Site("site", 3, "inner", 0), 2).double()
+    norm.calibrate(network, list(x.split(size)))
+    torch.testing.assert_close(network.norm.running_mean, x.mean(0), rtol=1e-14, atol=1e-14)
+    parts = [*x.split(size)[:-2], x[-size - 1 :]]
+    variance = sum(len(p) * p.var(0) for p in parts) / 17
+    torch.testing.assert_close(network.norm.running_var, variance, rtol=1e-14, atol=1e-14)
+    assert reference.population(parts).mean.allclose(x.mean(0))
+    assert reference.population(parts).var.allclose(variance)
+    assert network.norm.num_batches_tracked == len(parts)
+
+
+def test_one_batch_of_all_images_is_exactly_the_population():
+    x = torch.randn(33, 3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3 + 1
+    network = normed(None, 3).double()
+    recalibrate(network, [x])
+    torch.testing.assert_close(network.norm.running_mean, x.mean((0, 2, 3)), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(network.norm.running_var, x.var((0, 2, 3)), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("trained", [0, 1, 2, 3])
+def test_recalibration_leaves_an_alternating_norm_in_step(case, trained):
+    x, *_ = case
+    one, twin = (normed(None, 3, source="periodic").double().train() for _ in range(2))
+    for step in range(trained):
+        one(x + step), twin(x + step)
+    recalibrate(one, [x, 2 * x, 3 * x])
+    for step in range(3):
+        assert torch.equal(one(x * step + step), twin(x * step + step))
 
 
 def test_population_statistics_are_unbiased():
@@ -153,7 +188,7 @@ def test_gradient_sums(case):
 
 
 def bias_after(steps, *, blind, lr=0.1):
-    """Train b of x̂ = x − E[x], x = W u + b, in a two-layer network; return b and the loss by step.
+    """Train b alone of tanh(x − E[x]), x = w·u + b with w fixed; return b and the loss by step.
 
     `blind`: the optimiser takes E[x] for a constant, so ∂L/∂b = Σ∂L/∂x̂, as in §2.
     """

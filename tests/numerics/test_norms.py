@@ -168,6 +168,33 @@ def test_defaults_are_the_frameworks(shape, affine):
     assert torch.equal(ours.eval()(x), theirs.eval()(x))
 
 
+@pytest.mark.parametrize("shape", [(2, C, 1, 1), (4, C, 3, 5), (3, C)])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_studys_own_kernel_at_the_defaults_is_the_frameworks(shape, affine, dtype):
+    """What every other switch goes through, where nn.BatchNorm says what must come out: to rounding."""
+    ours = build(len(shape), gamma=affine, beta=affine).to(dtype)
+    ours.norm.fused = False
+    theirs = (nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d)(C, affine=affine, dtype=dtype)
+    theirs.load_state_dict(ours.norm.state_dict())
+    exact = {"rtol": 1e-9, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
+    for seed in range(3):
+        g = torch.Generator().manual_seed(seed)
+        x = (torch.randn(shape, generator=g, dtype=dtype) * 3 + 1).requires_grad_()
+        dy = torch.randn(shape, generator=g, dtype=dtype)
+        ya, yb = ours(x), theirs(x)
+        pairs = [(ya, yb)]
+        pairs += zip(
+            *(torch.autograd.grad(y, [x, *m.parameters()], dy) for y, m in ((ya, ours), (yb, theirs))),
+            strict=True,
+        )
+        pairs += zip(ours.buffers(), theirs.buffers(), strict=True)
+        for a, b in pairs:
+            torch.testing.assert_close(a, b, **exact)
+    assert ours.norm.num_batches_tracked == 3
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x), **exact)
+
+
 @pytest.mark.parametrize("form", ["contiguous", "channels_last", "flat"])
 @pytest.mark.parametrize("affine", list(itertools.product((True, False), repeat=2)))
 @pytest.mark.parametrize("norm", ["layer", "rms", "group", "instance"])
@@ -349,7 +376,8 @@ def test_noise_follows_the_affine_part_and_scales_the_gradient():
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
 def test_a_gpu_computes_the_same_and_is_never_waited_for(name, memory):
     """Outputs, gradients, state over four training steps; from the second on any synchronisation raises."""
-    norm = build_norm(naming.norms()[name], 5)
+    config = dataclasses.replace(naming.norms()[name], **({"groups": 3} if name == "gn" else {}))
+    norm = build_norm(config, 5)
     site = Site("site", C, "top" if name == "bn_top" else "inner", 0)
     torch.manual_seed(0)
     host = norm.build(None if name == "bn_top" else nn.Conv2d(C, C, 1), site, 4).double().train()

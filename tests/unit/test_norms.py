@@ -12,11 +12,14 @@ from study import naming
 from study.config import NormConfig, RunConfig, from_mapping
 from study.errors import ConfigError, StudyError
 from study.launch import validate
+from study.models._dropout import Dropout
 from study.models.base import build_network
 from study.norms._noise import Noise, uniform
 from study.norms.base import Site, build_norm, poisoned, set_weight, watch
 
 SITE = Site("block1.conv1", 6, "inner", 1)
+NAMED = naming.norms() | {"gn": dataclasses.replace(naming.norms()["gn"], groups=3)}
+"""The named norms, at SITE's 6 channels."""
 BATCH = [n for n, c in naming.norms().items() if c.family == "batch"]
 
 
@@ -100,7 +103,7 @@ def test_a_resumed_norm_goes_on_as_if_nothing_had_happened(name, stop):
 
     def build():
         torch.manual_seed(0)
-        norm = build_norm(naming.norms()[name], 5)
+        norm = build_norm(NAMED[name], 5)
         kind = "top" if not norm.at(SITE) else "inner"
         site = Site("site", 6, kind, 0)
         net = norm.build(None if kind == "top" else nn.Conv2d(6, 6, 1), site, 4)
@@ -147,12 +150,14 @@ def test_extra_passes_leave_no_trace_once_the_buffers_are_back(restore):
 @pytest.mark.parametrize("name", [n for n in BATCH if n not in ("bn_affine_only", "bn_frozen")])
 @pytest.mark.parametrize("ndim", [2, 4])
 def test_one_value_per_channel_is_refused_alike(name, ndim):
-    norm = build_norm(naming.norms()[name])
+    norm = build_norm(NAMED[name])
     net = norm.build(None, Site("top", 6, "top" if name == "bn_top" else "inner", 0), ndim).train()
     one, two = (torch.ones(n, 6) if ndim == 2 else torch.ones(n, 6, 1, 1) for n in (1, 2))
     for _ in range(2):  # alternating: neither a fresh nor a reused batch
+        state = copy.deepcopy(net.state_dict())
         with pytest.raises(StudyError, match="one value per channel"):
             net(one)
+        assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
         net(two)
     net.eval()(one)
     assert net[-1].training is False
@@ -160,7 +165,7 @@ def test_one_value_per_channel_is_refused_alike(name, ndim):
 
 @pytest.mark.parametrize("name", ["bn_affine_only", "bn_frozen", "none", "ln", "rms", "ws", "wn"])
 def test_one_value_per_channel_is_fine_where_no_statistics_are_taken_over_the_batch(name):
-    norm = build_norm(naming.norms()[name])
+    norm = build_norm(NAMED[name])
     net = norm.build(nn.Conv2d(6, 6, 1), SITE, 4).train()
     assert net(torch.ones(1, 6, 1, 1)).isfinite().all()
 
@@ -169,11 +174,13 @@ def test_a_virtual_batch_of_one_value_is_refused():
     net = module(source="ghost", ghost_size=2).train()
     with pytest.raises(StudyError, match="one value per channel"):
         net(torch.ones(3, 6, 1, 1))
+    assert net.norm.num_batches_tracked == 0
+    assert not net.norm.running_mean.any()
     net(torch.ones(4, 6, 1, 1))
 
 
 def test_instance_and_group_norm_refuse_a_single_value():
-    with pytest.raises(StudyError, match="one value per channel"):
+    with pytest.raises(StudyError, match=r"one value per channel.*larger images.*the batch does not matter"):
         module(family="instance")(torch.ones(4, 6, 1, 1))
     with pytest.raises(ConfigError, match="locations"):
         module(family="instance", ndim=2)
@@ -357,7 +364,7 @@ def test_the_uniform_generator_is_pinned():
 @pytest.mark.parametrize("name", sorted(naming.norms()))
 def test_compiled_norms_are_the_same(name):
     """Outputs, gradients and state over steps; a compiler that redraws noise going backward is caught."""
-    norm = build_norm(naming.norms()[name], 5)
+    norm = build_norm(NAMED[name], 5)
     site = Site("site", 6, "top" if name == "bn_top" else "inner", 0)
     torch.manual_seed(0)
     plain = norm.build(None if name == "bn_top" else nn.Conv2d(6, 6, 1), site, 4).train()
@@ -372,6 +379,25 @@ def test_compiled_norms_are_the_same(name):
         torch.testing.assert_close(a.grad, b.grad)
     for x, y in zip(plain.state_dict().values(), twin.state_dict().values(), strict=True):
         torch.testing.assert_close(x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", ["dropout", "noise"])
+def test_the_real_compiler_takes_what_draws(draws):
+    """Inductor: its arithmetic cannot wrap 64-bit integers, so the draws must stay out of its sight."""
+    torch.manual_seed(0)
+    random = Noise(2, "site", 6) if draws == "noise" else Dropout(0.3, 2**62 + 12345)
+    plain = nn.Sequential(nn.Conv2d(6, 6, 1), random, nn.Conv2d(6, 6, 1)).train()
+    twin = copy.deepcopy(plain)
+    compiled = torch.compile(twin)
+    for step in range(3):
+        x = batch(step)
+        a, b = plain(x), compiled(x)
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        a.square().sum().backward(), b.square().sum().backward()
+        for p, q in zip(plain.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-3)
+    assert twin[1].step == 3
 
 
 # Weights behind a parametrisation.
@@ -397,6 +423,24 @@ def test_bias_rule():
     keep = {"none", "none_noisy", "rms", "ws", "wn"}
     assert shifting == set(naming.norms()) - keep
     assert not build_norm(config(center=False, beta=False)).shifts(SITE)
+
+
+@pytest.mark.parametrize("source", TAKEN)
+@pytest.mark.parametrize(("center", "beta"), list(itertools.product((True, False), repeat=2)))
+def test_a_bias_is_left_out_exactly_where_it_would_do_nothing_new(source, center, beta):
+    """Measured: does a bias before the norm, changed between two training steps, change the second's output?"""
+    norm = build_norm(
+        config(source=source, center=center, beta=beta, ghost_size=2 if source == "ghost" else 16)
+    )
+    outputs = []
+    for shift in (0.0, 3.0):
+        net = norm.build(None, SITE, 4).double().train()
+        net(batch(0).double())
+        x = batch(1).double()
+        outputs.append(net(x + shift))
+    nothing = torch.allclose(*outputs)
+    assert norm.shifts(SITE) == (nothing or beta)
+    assert nothing == (center and source in ("batch", "ghost"))
 
 
 # Non-finite statistics.
