@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from study import describe
 from study.config import RunConfig, from_mapping, to_mapping, with_values
-from study.errors import ConfigError, StudyError, unknown
+from study.errors import ConfigError, unknown
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 FROM = "from"
@@ -280,7 +280,7 @@ def _check_key(override: Override, text: str) -> None:
     if key in known:
         _check_choice(override, known[key])
     elif key not in describe.settings() and key != FROM:
-        names = [*describe.settings(), *known, FROM]
+        names = {*describe.settings(), *known, FROM}
         top = key.split(".")[0]
         inside = [n for n in names if n.startswith(f"{top}.")] if "." in key else []
         raise unknown("setting", key, inside or [n for n in names if "." not in n])
@@ -314,8 +314,3 @@ def _reads_as_text(text: str) -> bool:
         return OverridesParser.create().parse_override(f"x={text}").value() == text
     except HydraException:
         return False
-
-
-def fail(error: StudyError) -> SystemExit:
-    """Return the exit that prints an error of the user's as one sentence."""
-    return SystemExit(f"study: {error}")

@@ -19,6 +19,6 @@ class OwnedElsewhereError(StudyError):
 def unknown(what: str, given: object, valid: Iterable[str]) -> ConfigError:
     """Return the error for an unknown name: what was given, the nearest match, and all valid names."""
     names = sorted(valid)
-    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.6)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return ConfigError(f"unknown {what} '{given}'.{hint} Valid: {', '.join(names) or 'none'}.")

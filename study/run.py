@@ -5,7 +5,7 @@ Heavy imports stay inside the functions: every trial's process imports this modu
 
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 
 def main() -> None:
@@ -22,7 +22,9 @@ def main() -> None:
     # argparse takes positional words only in one piece; people put -m anywhere
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: "=" in word and not word.startswith("-"))
     try:
-        args = get_args_parser().parse_args()
+        parser = get_args_parser()
+        parser.error = _mistake  # type: ignore[method-assign]  # argparse would print its usage
+        args = parser.parse_args()
         if args.config_path or args.config_name or args.config_dir:
             raise StudyError("settings are read from conf/ only; add a yaml there instead")
         compose.check(args.overrides, multirun=args.multirun or args.help)
@@ -36,6 +38,12 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _mistake(message: str) -> NoReturn:
+    from study.errors import StudyError
+
+    raise StudyError(f"{message}; settings are written name=value, and --help lists them and the flags")
 
 
 def _hydra_main() -> None:

@@ -12,6 +12,7 @@ import yaml
 from rich.table import Table
 
 from study import describe
+from study.arguments import Parser, counted
 from study.config import RunConfig, from_mapping, to_mapping
 from study.errors import ConfigError, StudyError, unknown
 from study.launch.cost import duration
@@ -114,9 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m study.runs", description="Find, compare, size and tidy runs."
-    )
+    parser = Parser(prog="python -m study.runs", description="Find, compare, size and tidy runs.")
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     made = commands.add_parser("list", help="a table of runs", description="A table of runs.")
@@ -156,7 +155,7 @@ def _list(args: argparse.Namespace) -> int:
         table.add_row(*_row(run))
     if runs:
         console().print(table)
-    print(f"{len(runs)} runs in {args.runs}")
+    print(f"{counted(len(runs), 'run')} in {args.runs}")
     return 1 if any(r.status is None for r in runs) else 0
 
 
@@ -231,7 +230,11 @@ def _clean(args: argparse.Namespace) -> int:
     for item in found:
         print(_described(item))
     if not args.yes:
-        print(f"{len(found)} runs with leftovers; --yes removes them" if found else "nothing to clean")
+        print(
+            f"{counted(len(found), 'run')} with leftovers; --yes removes them"
+            if found
+            else "nothing to clean"
+        )
         return 0
     return 1 if sum(not _removed(x) for x in found) else 0
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from study.arguments import Parser, counted
 from study.errors import ConfigError, StudyError, unknown
 from study.status import Status
 
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m study.sweep", description="Plan, launch and watch a grid that is kept in a file."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -225,7 +226,7 @@ def _counted(sweep: Sweep, plan: Any) -> tuple[str, bool]:
 
     done = [t for t in plan.trials if t.status in (Status.FINISHED, Status.STOPPED)]
     outcomes = Counter(result(t.paths, t.status, t.record).outcome for t in done)
-    lines = [f"{sweep.name}: {len(plan.trials)} trials"]
+    lines = [f"{sweep.name}: {counted(len(plan.trials), 'trial')}"]
     lines += [f"  {n:6d} {status}" for status, n in sorted(plan.counts().items())]
     if outcomes:
         lines.append(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from study.arguments import counted
 from study.config import RunConfig
 from study.errors import ConfigError
 from study.identity import run_id, scientific
@@ -78,8 +79,8 @@ class Plan:
         """Return the plan in a few lines."""
         counts, todo = self.counts(), self.todo
         parts = [f"{n} {status}" for status, n in sorted(counts.items())]
-        dropped = f" ({self.duplicates} duplicates dropped)" if self.duplicates else ""
-        lines = [f"{len(self.trials)} trials{dropped}: {', '.join(parts)}; {len(todo)} to run"]
+        dropped = f" ({counted(self.duplicates, 'duplicate')} dropped)" if self.duplicates else ""
+        lines = [f"{counted(len(self.trials), 'trial')}{dropped}: {', '.join(parts)}; {len(todo)} to run"]
         partly = [t for t in todo if t.share > 0]
         if partly:
             mean = sum(t.share for t in partly) / len(partly)

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from study.compose import compose
+from study.launch.plan import make_plan
 from study.ownership import observed_status, owner_of
 from study.paths import run_dirs
 from study.records import read_record
@@ -83,13 +85,47 @@ def test_a_killed_trial_harms_no_other_and_the_next_launch_takes_it_up(tmp_path,
     assert statuses(tmp_path) == ["finished"] * 3
 
 
-def test_a_trial_that_raises_is_named_with_its_log(tmp_path, launched):
-    launch = launched("-m", *SHORT, "batch_size=32,100000", f"runs_dir={tmp_path}")
+def test_a_trial_that_raises_is_named_with_its_traceback(tmp_path, launched):
+    args = (*SHORT, f"runs_dir={tmp_path}", "checkpoint_seconds=0")
+    paths = make_plan([compose([*args, "seed=1"])]).trials[0].paths
+    paths.root.mkdir()
+    paths.parts.write_text("")  # the first checkpoint cannot make its folder here
+    launch = launched("-m", *args, "seed=0,1")
+    printed, _ = launch.communicate(timeout=300)
+    assert launch.returncode == 1, printed
+    assert statuses(tmp_path) == ["failed", "finished"]
+    assert f"failed: seed=1: FileExistsError: [Errno 17] File exists: '{paths.parts}'" in printed
+    assert f"(see {paths.log})" in printed
+    text = paths.log.read_text()
+    assert "Traceback (most recent call last)" in text
+    assert "in checkpoint" in text  # it was raised in the midst of training
+
+
+def test_a_trial_that_is_refused_is_named_and_leaves_nothing(tmp_path, launched):
+    launch = launched("-m", *SHORT, "data.subset=0", "batch_size=32,100000", f"runs_dir={tmp_path}")
     printed, _ = launch.communicate(timeout=300)
     assert launch.returncode == 1
     assert "batch_size=100000" in printed
     assert "out of range" in printed
     assert statuses(tmp_path) == ["finished"]
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_kills_at_once(tmp_path, launched):
+    patient = ("hydra.launcher.workers=2", "hydra.launcher.grace_seconds=1000")
+    launch = launched("-m", *LONG, "seed=0,1", f"runs_dir={tmp_path}", *patient)
+    pids = [o.pid for o in training(tmp_path, 2)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)  # deaf to the first one
+    os.kill(launch.pid, signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        launch.communicate(timeout=3)
+    os.kill(launch.pid, signal.SIGINT)
+    printed, _ = launch.communicate(timeout=120)  # far below the grace period
+    assert launch.returncode == 130, printed
+    assert "interrupt again to kill them" in printed
+    until(lambda: gone(pids))
+    assert statuses(tmp_path) == ["lost", "lost"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])

@@ -58,6 +58,9 @@ def test_a_grid_then_nothing_left_to_do(tmp_path):
         (["hydra/launcher=nope"], "nope"),
         (["-m", "model=resnet,resnet8", "model.depth=9"], "9"),
         (["norm=none", "norm.center=false"], "norm.center"),
+        (["--foo"], "--foo"),
+        (["device=cuda:99"], "cuda:99"),
+        (["batch_size=100000"], "only 160 training images"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, args, words):
@@ -66,6 +69,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, args, words):
     assert words in done.stderr
     assert done.stderr.startswith("study.run: ")
     assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
 

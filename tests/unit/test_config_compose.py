@@ -64,6 +64,7 @@ def _forget():
     ("given", "words"),
     [
         ("lrr=0.1", ["lrr", "Did you mean 'lr'?", "batch_size"]),
+        ("foo=1", ["unknown setting 'foo'. Valid: "]),
         ("data.sise=8", ["data.sise", "Did you mean 'data.size'?"]),
         ("norm=bnn", ["bnn", "'bn'", "none"]),
         ("norm=None", ["norm=None", "norm=none"]),
@@ -105,6 +106,14 @@ def test_every_choice_composes(group):
         run = compose([f"{group}={name}"])
         chosen = getattr(run, group)
         assert name == (chosen if isinstance(chosen, str) else chosen.name)
+
+
+def test_a_setting_is_listed_once():
+    with pytest.raises(ConfigError) as error:
+        compose(["foo=1"])
+    listed = str(error.value).partition("Valid: ")[2].rstrip(".").split(", ")
+    assert len(listed) == len(set(listed))
+    assert {"experiment", "scale", "lr"} <= set(listed)
 
 
 TEXTS = ["my runs", "a,b", "it's", 'say "x"', "x=y", "a/b:c", "100%", "[x]", "{y}", "\\", "a\\'b", "ends\\",

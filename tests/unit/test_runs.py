@@ -58,7 +58,7 @@ def test_list_filters_by_value(folder, capsys):
     printed = capsys.readouterr().out
     assert "90.0%" in printed
     assert "80.0%" in printed
-    assert "1 runs" in printed
+    assert "1 run in" in printed
     assert command(folder, "list", "nrm=bn") == 2
     assert "Did you mean 'norm'?" in capsys.readouterr().err
 
