@@ -24,9 +24,11 @@ def test_no_two_norms_share_a_fingerprint():
     assert duplicates(naming.norms()) == []
 
 
-# What tells each from `bn`, in so many words: (property, value).
+LAYER, ZEROS, ONES = ((16, 16, 1, 1), 0.0, 1.0), ((16,), 0.0, 0.0), ((16,), 1.0, 1.0)
+BN = ("moments", ("batch mean", "batch mean square", "batch variance"))
+
+# What tells each from `bn`, in so many words: (property, value) that `bn` does not have.
 KNOWN = {
-    "bn": ("moments", ("batch mean", "batch mean square", "batch variance")),
     "bn_top": ("sites", ("top",)),
     "bn_alternating": ("own statistics by step", ((True, True), (False, False)) * 3),
     "bn_frozen": ("calibration", True),
@@ -36,25 +38,45 @@ KNOWN = {
     "bn_affine_only": ("input", True),
     "bn_no_mean": ("moments", ("batch mean square",)),
     "bn_no_var": ("moments", ("batch mean",)),
+    "bn_no_gamma": ("parameters", (LAYER, ZEROS)),
+    "bn_no_beta": ("parameters", (LAYER, ONES)),
     "bn_l1": ("moments", ("batch mean", "order 1")),
     "bn_linf": ("moments", ("batch mean", "order ∞")),
-    "bn_noisy": ("repeatable", True),
+    "bn_noisy": ("evaluation of the start", 1.125),
     "none_noisy": ("evaluation of the start", 1.125),
     "ghost": ("images", 16),
     "none": ("sites", ()),
-    "ln": ("moments", ()),
+    "ln": ("channels", 16),
     "gn": ("channels", 4),
-    "in": ("images", 1),
-    "rms": ("moments", ()),
-    "ws": ("3 × weight", (1.0, 1.0, 1.0)),
+    "in": ("Σ dx by image", True),
+    "rms": ("trained", (True, True)),
+    "ws": ("images", 1),
     "wn": ("3 × weight", (3.0, 3.0, 3.0)),
 }
 
 
+@pytest.fixture(scope="module")
+def of_bn():
+    return fingerprint(naming.norms()["bn"])
+
+
+def test_bn_is_known_by_its_moments(of_bn):
+    assert of_bn[BN[0]] == BN[1]
+    assert set(KNOWN) == set(NAMED.split()) - {"bn"}
+
+
 @pytest.mark.parametrize("name", KNOWN)
-def test_known_signs(name):
+def test_known_signs(name, of_bn):
     key, value = KNOWN[name]
     assert fingerprint(naming.norms()[name])[key] == value
+    assert of_bn[key] != value
+
+
+def test_layer_norms_are_told_apart():
+    """By γ alone: with the mean subtracted or not."""
+    known = naming.norms()
+    plain = {n: dataclasses.replace(known[n], beta=False) for n in ("ln", "rms")}
+    assert duplicates(plain) == []
 
 
 VARIATIONS = [

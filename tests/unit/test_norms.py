@@ -428,7 +428,7 @@ def test_bias_rule():
 @pytest.mark.parametrize("source", TAKEN)
 @pytest.mark.parametrize(("center", "beta"), list(itertools.product((True, False), repeat=2)))
 def test_a_bias_is_left_out_exactly_where_it_would_do_nothing_new(source, center, beta):
-    """Measured: does a bias before the norm, changed between two training steps, change the second's output?"""
+    """Measured: does a bias that changes between two training steps change the second's output?"""
     norm = build_norm(
         config(source=source, center=center, beta=beta, ghost_size=2 if source == "ghost" else 16)
     )
