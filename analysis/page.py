@@ -245,11 +245,12 @@ def _draw_all(frames: Frames, folder: Path, prefix: str) -> tuple[list[Section],
     import matplotlib.pyplot as plt
 
     found: dict[str, list[Picture]] = {}
+    lacking: dict[str, list[str]] = {}
     reasons: dict[str, list[str]] = {}
     for name, module in figures.modules().items():
         missing = figures.lacking(module, frames)
         if missing:
-            reasons.setdefault(f"there is no {' and no '.join(missing)}", []).append(module.TITLE)
+            lacking[module.TITLE] = missing
             continue
         try:
             drawing = module.draw(frames)
@@ -259,7 +260,10 @@ def _draw_all(frames: Frames, folder: Path, prefix: str) -> tuple[list[Section],
         svg = style.save(drawing, folder, prefix + name)
         plt.close(drawing.figure)
         found.setdefault(module.SECTION, []).append(_picture(module, prefix + name, drawing, svg))
-    not_drawn = [f"{'; '.join(titles)}: {reason}." for reason, titles in reasons.items()]
+    not_drawn = [f"{'; '.join(titles)}. Why: {why}." for why, titles in reasons.items() if why]
+    if lacking:
+        tables = ", ".join(dict.fromkeys(what for missing in lacking.values() for what in missing))
+        not_drawn.append(f"{'; '.join(lacking)}. Why: no complete run here has what they need: {tables}.")
     return [Section(title, pictures) for title, pictures in found.items()], not_drawn
 
 
@@ -350,7 +354,7 @@ def _trial(run: Any) -> list[Cell]:
         Cell(str(run.norm), str(run.norm)),
         _number(run.lr, style.rate_label),
         _number(run.seed, lambda v: f"{int(v)}"),
-        Cell(str(run.fate), str(run.fate), str(run.fate).split()[0]),
+        Cell(_fate(run), _fate(run), _fate(run).split()[0]),
         _number(run.last_test, _share),
         _number(run.best_test, _share),
         _number(run.last_train, _share),
@@ -359,6 +363,11 @@ def _trial(run: Any) -> list[Cell]:
         _number(run.seconds, lambda v: f"{v:.1f}"),
         Cell(str(run.run_id), str(run.run_id), "id"),
     ]
+
+
+def _fate(run: Any) -> str:
+    untrained = run.fate == select.UNDECIDED and pd.notna(run.steps_total) and run.steps_total == 0
+    return "not trained" if untrained else str(run.fate)
 
 
 def _number(value: Any, show: Any) -> Cell:

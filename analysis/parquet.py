@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 CATEGORIES = ("run_id", "norm", "split")
 """Columns held as categoricals: the same few texts on every row."""
 
+BATCH = 100_000
+"""Rows taken over from DuckDB at a time."""
+
 OWN_NORM = "l2_norm"
 """What a probe's own column `norm` (of a gradient) is called in frames, where `norm` is the run's."""
 
@@ -62,6 +65,8 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
             if isinstance(plain, np.ndarray) and not plain.flags.writeable:
                 values = values.copy()
         columns[name] = values if order is None else values.take(order)
+        del column
+        pa.default_memory_pool().release_unused()
     return pd.DataFrame(columns, copy=False)
 
 
@@ -124,12 +129,38 @@ def _read(
             source = f"(FROM {source} UNION ALL BY NAME FROM declared)"
         chosen = f"{columns} EXCLUDE (filename)" if columns == "*" else columns
         query = f"SELECT filename::file AS run_id, {chosen} FROM {source}"
-        table = db.sql(query, params={"files": names}).to_arrow_table()
+        table = _collected(db.sql(query, params={"files": names}).to_arrow_reader(BATCH))
     run_of = dict(zip(names, files, strict=True))
     runs = table.column("run_id").unify_dictionaries()
     ids = [_renamed(chunk, run_of) for chunk in runs.chunks]
     encoded = pa.chunked_array(ids, type=pa.dictionary(runs.type.index_type, pa.string()))
     return table.set_column(0, "run_id", encoded)
+
+
+def _collected(reader: pa.RecordBatchReader) -> pa.Table:
+    """All batches as one table that owns its columns one by one.
+
+    The columns of a batch that DuckDB hands over share one owner, so that none is freed before the last: a
+    table of such batches would be held in full beside the frame that is made from it. Dictionaries are the
+    same in all batches, and kept once.
+    """
+    pieces: list[list[Any]] = [[] for _ in reader.schema]
+    dictionaries: dict[int, Any] = {}
+    for batch in reader:
+        for i, column in enumerate(batch.columns):
+            if pa.types.is_dictionary(column.type):
+                dictionaries.setdefault(i, _owned(column.dictionary))
+                column = pa.DictionaryArray.from_arrays(_owned(column.indices), dictionaries[i])
+            else:
+                column = _owned(column)
+            pieces[i].append(column)
+    columns = [pa.chunked_array(p, field.type) for p, field in zip(pieces, reader.schema, strict=True)]
+    return pa.table(columns, schema=reader.schema)
+
+
+def _owned(array: Any) -> Any:
+    """A copy in memory of its own: joining two arrays copies, even when one is empty."""
+    return pa.concat_arrays([array, array.slice(0, 0)])
 
 
 def _renamed(chunk: Any, run_of: Mapping[str, str]) -> Any:

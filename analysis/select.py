@@ -19,9 +19,6 @@ FATES = (DIVERGED, STUCK, TRAINED)
 """What a complete run comes to. Any other run is UNDECIDED: unfinished, its tables missing, or not to be
 trained at all (see `untrained`)."""
 
-MOST_NORMS = 8
-"""As many norms as a figure by learning rate can tell apart; more get a panel each (figures/variants.py)."""
-
 CELL = ["setting", "norm", "lr"]
 ARCHITECTURE = ["setting", "norm"]
 

@@ -7,13 +7,20 @@ paper may say more: MEASURED (what is measured), HOW, and EXPECTED (its key in a
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from types import ModuleType
 
 from analysis.load import Frames
 
+MOST_NORMS = 8
+"""As many norms as one panel can tell apart; more get a panel each (variants.py)."""
+
 
 class UndrawableError(ValueError):
-    """These frames hold too little for the figure; the text says what they lack, after "since"."""
+    """These frames hold too little for the figure; the text says what they lack.
+
+    An empty text: the figure has nothing to add to the others here, and need not be mentioned.
+    """
 
 
 def modules() -> dict[str, ModuleType]:
@@ -32,6 +39,13 @@ def lacking(module: ModuleType, frames: Frames) -> list[str]:
         if table is None or table.empty:
             missing.append(f"probe table '{name}'" if kind == "probe" else "metrics")
     return missing
+
+
+def few_norms(norms: Iterable[str]) -> None:
+    """Raise UndrawableError if there are more norms than one panel can tell apart."""
+    n = len(set(norms))
+    if n > MOST_NORMS:
+        raise UndrawableError(f"{n} norms are too many for one panel; each has its own under “Every variant”")
 
 
 def _place(section: str) -> tuple[int, str]:

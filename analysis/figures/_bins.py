@@ -90,7 +90,8 @@ class SignedLog(NamedTuple):
 def fold(counts: ArrayLike) -> Counts:
     """Counts by magnitude: both sides of each pair of bins added, the middle bin left out."""
     x = np.asarray(counts, float)
-    return x[SIDE + 1 :] + x[:SIDE][::-1]
+    magnitudes: Counts = x[SIDE + 1 :] + x[:SIDE][::-1]
+    return magnitudes
 
 
 def exceeding(counts: ArrayLike) -> tuple[Counts, Counts]:
@@ -117,4 +118,5 @@ def shares_between(counts: ArrayLike, limits: Counts) -> Counts:
     """Share of all counted values in each stretch between `limits`, spread evenly within each bin."""
     x = np.asarray(counts, float)
     below = np.concatenate([[0.0], np.cumsum(x)]) / (x.sum() or 1.0)
-    return np.diff(np.interp(limits, edges(), below))
+    shares: Counts = np.diff(np.interp(limits, edges(), below))
+    return shares

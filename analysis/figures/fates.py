@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from analysis import select, stats, style
+from analysis.figures import few_norms
 from analysis.load import Frames
 from analysis.tidy import at, groups
 
@@ -19,6 +20,7 @@ NEEDS = ("metrics",)
 
 def draw(frames: Frames) -> style.Drawing:
     """One box per cell, divided by fate; beneath it the count that trained with its 95% interval."""
+    few_norms(frames.runs["norm"])
     table = stats.fate_table(select.outcomes(frames))
     norms, rates = select.norm_order(table["norm"]), sorted(table["lr"].unique())
     width = min(style.WIDTH, 1.4 + 1.5 * len(rates))

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import select, stats, style
+from analysis.figures import few_norms
 from analysis.load import Frames
 from analysis.tidy import each
 
@@ -17,6 +18,7 @@ NEEDS = ("metrics",)
 
 def draw(frames: Frames) -> style.Drawing:
     """Points are seeds, lines join medians in which a diverged run ranks lowest; counts stand below."""
+    few_norms(frames.runs["norm"])
     table = select.outcomes(frames)
     accuracy = stats.accuracy_table(table)
     rates = sorted(table["lr"].unique())

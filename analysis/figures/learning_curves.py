@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import select, stats, style
+from analysis.figures import few_norms
 from analysis.load import Frames
 from analysis.tidy import each, groups
 
@@ -21,6 +22,7 @@ PANELS = (("train", "train accuracy"), ("test", "test accuracy"))
 
 def draw(frames: Frames) -> style.Drawing:
     """Thin lines are seeds, thick lines their median, in which a diverged run ranks lowest; × marks those."""
+    few_norms(frames.runs["norm"])
     table = select.outcomes(frames)
     curves = _curves(frames, table)
     diverged = table["fate"] == select.DIVERGED

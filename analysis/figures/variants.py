@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import select, stats, style
-from analysis.figures import UndrawableError
+from analysis.figures import MOST_NORMS, UndrawableError
 from analysis.figures import _probes as probes
 from analysis.load import Frames
 from analysis.tidy import each, groups
@@ -23,8 +23,8 @@ def draw(frames: Frames) -> style.Drawing:
     """Accuracy by epoch, a panel per norm: test solid, training batches dashed; a colour per rate."""
     table = select.outcomes(frames)
     norms = select.norm_order(table["norm"])
-    if len(norms) <= select.MOST_NORMS:
-        raise UndrawableError("there are so few norms that the figures by learning rate show them all")
+    if len(norms) <= MOST_NORMS:
+        raise UndrawableError  # the figures by learning rate show them all
     rows = frames.metrics[frames.metrics["split"].isin(["train", "test"])]
     rows = rows[["run_id", "split", "epoch", "accuracy"]].astype({"run_id": "str", "split": "str"})
     cells = table[["run_id", "norm", "lr", "seed", "fate"]].astype({"run_id": "str", "norm": "str"})

@@ -1,0 +1,293 @@
+"""Figures drawn from probe tables: right numbers, safe with what probes can record, and silent without."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from analysis import expectations, figures, style
+from analysis.figures import _bins, _probes, bjorck_fig02, bjorck_fig05, bjorck_fig14, bjorck_fig22
+from analysis.load import load
+from study.probes import _histogram, base
+from tests import factory
+
+NUMBERS = (8, 18, 44, 52, 54, 55, 80, 90, 109, 110)
+COMMON = {"step": 0, "epoch": 0, "when": "init"}
+PROBE_FIGURES = {n: m for n, m in figures.modules().items() if n.startswith("bjorck_")}
+
+
+def layers():
+    return [{**COMMON, "layer": f"layer{n}", "number": n} for n in NUMBERS]
+
+
+def probe_rows(norm, seed):
+    """Rows of every probe that a figure reads, by the probes' schemas; none is 100 times as wide as bn."""
+    rng = np.random.default_rng(seed)
+    wide = 100.0 if norm == "none" else 1.0
+    counts = np.asarray(_histogram.histogram(_tensor(rng.normal(0, wide, 4000))).counts).tolist()
+    channels = rng.uniform(0.5, 2, 4)
+    tables = {
+        "gradient_tails": [
+            row
+            | {
+                "n": 4000,
+                "zeros": 1,
+                "nonfinite": 0,
+                "deviation": wide,
+                "kurtosis": 3.0 + wide,
+                "counts": counts,
+            }
+            | {"channel_abs": (channels * wide).tolist()}
+            for row in layers()
+        ],
+        "activation_moments": [
+            row
+            | {"source": source, "side": "output", "call": 0, "n": 100, "nonfinite": [0, 0]}
+            | {"mean": [wide, -wide], "variance": [_growth(norm, row["number"]) ** 2] * 2}
+            for row in layers()
+            for source in ("data", "noise")
+        ],
+        "activation_histogram": [
+            row
+            | {"side": "output", "call": 0, "counts": counts, "zeros": 0, "nonfinite": 0}
+            | {"dip": 0.01, "unimodal_p": 0.5}
+            for row in layers()
+        ],
+        "gradient_agreement": [
+            row
+            | {"a": 100.0, "b": 100.0 / (200 / wide), "ratio": 200 / wide, "image_ratio": 1.5}
+            | {"sum_abs": rng.uniform(1, 2, 90).tolist(), "gradient": rng.normal(size=90).tolist()}
+            | {"nonfinite": 0}
+            for row in layers()
+        ],
+        "channel_pairs": [
+            row
+            | {"outputs": 3, "inputs": 4, "mean_abs": np.tile(channels, 3).tolist(), "top_share": 0.9}
+            | {"input_mean": channels.tolist(), "input_zeros": [0.0, 0.0, 0.2, 1.0], "nonfinite": 0}
+            for row in layers()
+        ],
+        "logit_gradients": [
+            {**COMMON, "images": 6, "classes": 3, "labels": [2, 1, 0, 2, 1, 0], "top_mass": 0.5}
+            | {"gradient": rng.normal(size=18).tolist(), "positive_share": [0.2, 0.7, 0.1]}
+            | {"mass": [0.3, 0.5, 0.2], "mean_row_cosine": 0.1, "nonfinite": 0}
+        ],
+        "class_gradients": [
+            {**COMMON, "layer": "layer52", "number": 52, "by": "logit", "class": c, "count": 2}
+            | {"mean_abs": 10.0 if c == 1 and wide > 1 else 1.0, "max_abs": 1.0, "norm": 1.0, "nonfinite": 0}
+            for c in range(3)
+        ],
+        "example_gradients": [
+            {**COMMON, "layer": "layer90", "number": 90, "estimand": "image_terms", "weight": [0, 5]}
+            | {"images": 8, "gradient": rng.normal(size=16).tolist(), "majority_share": 0.6}
+            | {"mean_to_deviation": 0.2, "skewness": 0.3, "nonfinite": 0}
+        ],
+        "loss_along_gradient": [
+            {**COMMON, "alpha": [1e-3, 1e-2, 1e-1], "ratio": [0.9, 1.1, 2000.0], "loss": [2.0, 2.4, 4000.0]}
+            | {"initial_loss": 2.2, "past_1_05": 5e-3, "past_1000": 0.09, "best_alpha": 1e-3}
+            | {"best_ratio": 0.9, "nonfinite": 0}
+        ],
+        "update_path": [
+            {**COMMON, "layer": f"layer{n}", "number": n, "share": share, "loss": 2.0, "call": 0, "n": 10}
+            | {"mean": [wide * (1 + share), 0.1], "variance": [wide, 1.0], "nonfinite": [0, 0]}
+            for n in (8, 44, 80)
+            for share in (0.0, 0.5, 1.0)
+        ],
+    }
+    return tables
+
+
+def _growth(norm, number):
+    return float(np.exp(0.045 * number)) if norm == "none" else 1.0
+
+
+def _tensor(values):
+    import torch
+
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def tables(norm, seed, change=None):
+    found = {}
+    for name, rows in probe_rows(norm, seed).items():
+        rows = [change(name, dict(row)) if change else row for row in rows]
+        found[name] = pa.Table.from_pylist(rows, schema=base.schema(name))
+    return found
+
+
+def frames(folder, norms=("bn", "none"), seeds=2, change=None):
+    for norm in norms:
+        for seed in range(seeds):
+            factory.write_run(folder, norm=norm, seed=seed, probes=tables(norm, seed, change))
+    return load([folder])
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    return frames(tmp_path_factory.mktemp("runs"))
+
+
+def test_the_bins_are_the_probes():
+    assert _bins.edges()[1:-1].tolist() == _histogram.edges()
+
+
+def test_regrouping_keeps_every_count_and_its_sign():
+    values = np.array([-3e9, -2.0, -0.01, 0.0, 1e-9, 5.0, 6.0, 7e9])
+    counts = np.asarray(_histogram.histogram(_tensor(values)).counts)
+    scale = _bins.SignedLog(-3, 3)
+    edges, shares = scale.regroup(counts)
+    centres = (edges[1:] + edges[:-1]) / 2
+    assert shares.sum() == pytest.approx(1)
+    assert shares[centres < 0].sum() == pytest.approx(3 / 8)
+    assert shares[np.abs(centres) < 1e-9].sum() == pytest.approx(2 / 8)
+    low, high = scale.place([5.0])[0] - 0.31, scale.place([6.0])[0] + 0.31
+    assert shares[(edges[:-1] >= low) & (edges[1:] <= high)].sum() == pytest.approx(2 / 8)
+    assert list(scale.place([1e9, -1e9, 0, 1e-9])) == [6, -6, 0, 0]
+
+
+def test_shares_exceeding_and_root_mean_square_are_the_samples():
+    values = np.random.default_rng(0).normal(0, 3, 20000)
+    counts = np.asarray(_histogram.histogram(_tensor(values)).counts)
+    sizes, beyond = _bins.exceeding(counts)
+    at = int(np.searchsorted(sizes, 4.0))
+    assert beyond[at] == pytest.approx((np.abs(values) >= sizes[at]).mean(), abs=1e-9)
+    assert _bins.root_mean_square(counts) == pytest.approx(np.sqrt((values**2).mean()), rel=0.05)
+    limits = np.array([-2.0, 0.0, 4.0])
+    expected = [((values > a) & (values < b)).mean() for a, b in zip(limits, limits[1:], strict=False)]
+    assert _bins.shares_between(counts, limits) == pytest.approx(expected, abs=2e-3)
+
+
+def test_no_statement_is_without_a_known_mark():
+    shown = {m.EXPECTED for m in PROBE_FIGURES.values()}
+    assert shown == set(expectations.EXPECTED)
+    assert all(set(e.marks) <= {"P", "R", "O", "M"} for es in expectations.EXPECTED.values() for e in es)
+    with pytest.raises(ValueError, match="marks"):
+        expectations.Expectation(("?",), "93.3")
+    with pytest.raises(ValueError, match="marks"):
+        expectations.Expectation((), "93.3")
+
+
+@pytest.mark.parametrize("name", PROBE_FIGURES)
+def test_every_figure_says_what_it_shows_and_saves_its_numbers(usual, tmp_path, name):
+    module = PROBE_FIGURES[name]
+    try:
+        drawing = module.draw(usual)
+    except figures.UndrawableError as error:
+        assert "first" in str(error)  # only figures of the first steps, which these frames lack
+        return
+    assert len(module.MEASURED) > 60
+    assert module.HOW
+    assert drawing.seen
+    assert not any("nan" in line for line in drawing.seen)
+    text = style.save(drawing, tmp_path, name)
+    assert text.startswith("<?xml")
+    assert len(pd.read_csv(tmp_path / f"{name}.csv")) == len(drawing.data) > 0
+    plt.close(drawing.figure)
+
+
+def test_numbers_come_from_the_frames(usual):
+    seen = bjorck_fig02.draw(usual).seen
+    assert "bn 1, none 100." in seen[0]
+    assert "100 times" in seen[0]
+    drawn = bjorck_fig05.draw(usual)
+    assert "ln(standard deviation) a layer, training images: bn" in drawn.seen[0]
+    assert "none 0.045" in drawn.seen[0]
+    plt.close("all")
+
+
+def test_dead_channels_are_counted(usual):
+    seen = bjorck_fig14.draw(usual).seen
+    n = 2 * len(NUMBERS)
+    assert any(f"Dead channels, bn: {n} of {4 * n}" in line for line in seen)
+    plt.close("all")
+
+
+@pytest.mark.parametrize("name", PROBE_FIGURES)
+def test_one_norm_gives_a_sentence(tmp_path_factory, usual, name):
+    alone = usual.subset(usual.runs.loc[usual.runs["norm"] == "none", "run_id"])
+    with pytest.raises(figures.UndrawableError, match=r"only 'none'|first"):
+        PROBE_FIGURES[name].draw(alone)
+
+
+def test_a_missing_table_is_named(tmp_path):
+    factory.grid_runs(tmp_path, {("bn", 0.1): "trained"})
+    found = load([tmp_path])
+    assert figures.lacking(bjorck_fig02, found) == ["probe table 'gradient_tails'"]
+
+
+def _broken(value):
+    """A change that puts `value` in place of every measured float."""
+
+    def change(name, row):
+        schema = base.schema(name)
+        for field in schema:
+            if field.name in COMMON or field.name not in row:
+                continue
+            if pa.types.is_floating(field.type) and field.name != "share":
+                row[field.name] = value
+            elif pa.types.is_list(field.type) and pa.types.is_floating(field.type.value_type):
+                row[field.name] = [value] * len(row[field.name])
+        return row
+
+    return change
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 1e30])
+@pytest.mark.parametrize("name", PROBE_FIGURES)
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_whatever_a_probe_can_record_is_drawn(tmp_path_factory, broken, tmp_path, name, value):
+    try:
+        drawing = PROBE_FIGURES[name].draw(broken[str(value)])
+    except figures.UndrawableError:
+        return
+    style.save(drawing, tmp_path, name)
+    plt.close(drawing.figure)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    values = [float("nan"), float("inf"), 0.0, 1e30]
+    return {str(v): frames(tmp_path_factory.mktemp("broken"), seeds=1, change=_broken(v)) for v in values}
+
+
+def test_rates_that_differ_do_not_double_what_is_measured_before_training(tmp_path):
+    for lr in (0.1, 0.001):
+        factory.write_run(tmp_path, norm="bn", lr=lr, probes=tables("bn", 0))
+        factory.write_run(tmp_path, norm="none", lr=lr, probes=tables("none", 0))
+    rows = _probes.rows(load([tmp_path]), "logit_gradients")
+    assert len(rows) == 2
+    assert set(rows["lr"]) == {0.001}
+
+
+def test_a_probes_own_column_norm_stands_beside_the_runs_norm(usual):
+    table = usual.probes["class_gradients"]
+    assert set(table["norm"]) == {"bn", "none"}
+    assert set(table["l2_norm"]) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.00712, "0.00712"), (123456.0, "1.2×10⁵"), (-0.5, "−0.5"), (float("nan"), "not finite"), (0, "0")],
+)
+def test_numbers_are_said_to_three_digits(value, text):
+    assert _probes.say(value) == text
+
+
+def test_over_seeds_gives_median_and_range():
+    assert _probes.over_seeds([1.0, 2.0, 9.0]) == "2 (1 to 9)"
+    assert _probes.over_seeds([2.0, float("nan")]) == "2, undefined for 1 of 2 seeds"
+    assert _probes.over_seeds([float("nan")]) == "undefined"
+
+
+def test_layers_of_a_shallower_network_are_those_in_the_same_place():
+    table = pd.DataFrame({"number": range(1, 57)})
+    assert _probes.at_layer(table, 55)["number"].tolist() == [29]
+    assert _probes.at_layer(table, 54)["number"].tolist() == [28]
+    assert _probes.at_layer(table, 110)["number"].tolist() == [56]
+
+
+def test_modes_are_of_what_leaves_the_site():
+    rows = [("output", 1), ("site", 1), ("output", 2)]
+    table = pd.DataFrame([{"run_id": "r", "number": n, "call": 0, "side": s} for s, n in rows])
+    kept = bjorck_fig22._after_norm(table)
+    assert sorted(zip(kept["number"], kept["side"], strict=True)) == [(1, "site"), (2, "output")]
