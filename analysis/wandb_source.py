@@ -3,8 +3,8 @@
     python -m analysis.wandb_source ENTITY/PROJECT --out FOLDER
     python -m analysis.report --runs FOLDER --out report
 
-Rows come from the full history, not the sampled one; run.json from the summary; probe tables from the artifact.
-A run that has not changed since is not read again. Pages and requests that fail are tried again.
+Rows come from the full history, not the sampled one; run.json from the summary; probe tables from the
+artifact. A run that has not changed since is not read again. Requests that fail are tried again.
 """
 
 import argparse

@@ -1,7 +1,8 @@
+# ruff: noqa: N802, N815
 """A small W&B server on the loopback interface: what the real client needs of it, in memory.
 
-Runs (upsert, resume, file stream), history, files, artifacts, sweeps and their agents. A row of the file stream
-stands at its offset, as on the real server: sending it again does not double it. `fault` makes it fail.
+Runs (upsert, resume, file stream), history, files, artifacts, sweeps and their agents. A row of the file
+stream stands at its offset, as on the real server: sent again it is not doubled. `fault` makes it fail.
 """
 
 import base64
@@ -52,6 +53,7 @@ class WandbServer(Sweeps):
 
     def __init__(self):
         self.runs, self.artifacts, self.blobs, self.sweeps, self.agents = {}, {}, {}, {}, {}
+        self.views = {}
         self.calls, self.unknown = Counter(), []
         self.fault: Callable[[str], object] | None = None
         """Given the operation's name, returns an HTTP status, "drop", seconds to wait, or None."""
@@ -88,7 +90,15 @@ class WandbServer(Sweeps):
     def clear(self):
         """Forget everything."""
         with self.lock:
-            for kept in (self.runs, self.sweeps, self.artifacts, self.blobs, self.calls, self.unknown):
+            for kept in (
+                self.runs,
+                self.sweeps,
+                self.artifacts,
+                self.blobs,
+                self.views,
+                self.calls,
+                self.unknown,
+            ):
                 kept.clear()
             self.fault, self.page = None, 50
 
@@ -209,6 +219,19 @@ class WandbServer(Sweeps):
             "historyLineCount": len(run.lines), "user": {"name": ENTITY, "username": ENTITY},
             "historyKeys": {"lastStep": max(steps, default=-1), "keys": {}},
         }  # fmt: skip
+
+    # Views (workspaces).
+
+    def on_View(self, v):
+        found = [x for x in self.views.values() if x["name"] == v["viewName"]]
+        edges = [{"node": {k: x[k] for k in ("id", "name", "displayName", "spec")}} for x in found]
+        return {"project": {"allViews": {"edges": edges}}}
+
+    def on_UpsertView2(self, v):
+        inserted = "id" not in v
+        key = v.get("id") or node_id("View", str(len(self.views)))
+        self.views[key] = {**v, "id": key}
+        return {"upsertView": {"view": {"id": key, "name": v["name"]}, "inserted": inserted}}
 
     # Artifacts: one version per distinct digest, as on the real server.
 

@@ -1,3 +1,4 @@
+# ruff: noqa: N802, N815
 """The sweeps of the small W&B server: a grid, handed out trial by trial at an agent's heartbeats."""
 
 import itertools
@@ -43,7 +44,7 @@ class Sweeps:
             args = {k: {"value": x} for k, x in sweep["left"].pop(0).items()}
             run_id = f"trial{len(sweep['runs'])}"
             sweep["runs"].append(run_id)
-            # The real server makes the run, with these settings for a config, before the agent's process does.
+            # The real server makes the run, with these settings as its config, before the process does.
             run = self.new_run(sweep["project"], run_id)
             run.config, run.sweep = dict(args), self.agents[v["id"]]
             commands = [{"type": "run", "run_id": run_id, "args": args, "program": "study/run.py"}]
