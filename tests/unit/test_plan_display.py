@@ -1,0 +1,104 @@
+"""What a launch shows: live on a terminal, plain lines elsewhere, and the end of it."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from study.config import RunConfig, with_values
+from study.launch import table
+from study.launch.plan import Trial, make_plan
+from study.launch.table import Display, State
+from study.records import write_json
+from study.status import Status
+
+
+def begun(tmp_path, *, terminal, seeds=3):
+    """Return a display of waiting trials, and what it prints to."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=120, height=30, color_system=None)
+    runs = [with_values(RunConfig(), {"runs_dir": str(tmp_path), "seed": i}) for i in range(seeds)]
+    plan = make_plan(runs)
+    display = Display(console)
+    display.plan(plan, 2)
+    return display, plan.trials, screen
+
+
+def ended(trial, status="finished"):
+    """Return a trial as it stands once it is over; it has no evaluation."""
+    record = {"status": status, "outcome": "trained", "chance": 0.1, "seconds": 61.0, "error": None}
+    trial.paths.root.mkdir()
+    write_json(trial.paths.record, record)
+    return Trial(trial.config, trial.paths, Status(status), record)
+
+
+def clocked(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(table.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_plain_lines_tell_starts_ends_and_now_and_then_progress(tmp_path, monkeypatch):
+    now = clocked(monkeypatch)
+    display, trials, screen = begun(tmp_path, terminal=False)
+    with display:
+        display.line(trials[0]).start(0.25)
+        display.line(trials[1]).start(0.0)
+        display.refresh()
+        assert "running" not in screen.getvalue()
+        now[0] += table.PLAIN_SECONDS + 1
+        display.refresh()
+        display.line(trials[0]).finish(State.DONE, ended(trials[0]))
+        display.line(trials[1]).finish(State.FAILED, trials[1], "ValueError: odd")
+    assert display.final() == 1
+    printed = screen.getvalue()
+    assert "started again, 25% done: seed=0" in printed
+    assert "started: seed=1" in printed
+    assert "1 waiting, 2 running" in printed
+    assert "[1/3] seed=0: trained, 1 min" not in printed
+    assert "[1/3] seed=0: trained, 61 s" in printed
+    assert "[2/3] seed=1: failed: ValueError: odd" in printed
+    assert "failed: seed=1: ValueError: odd" in printed
+    assert "the same command goes on where this one stopped" in printed
+    assert "\x1b" not in printed
+
+
+def test_a_terminal_shows_a_live_table_instead(tmp_path, monkeypatch):
+    display, trials, screen = begun(tmp_path, terminal=True)
+    with display:
+        line = display.line(trials[0])
+        line.start(0.0)
+        line.progress(10, 100, 0, 2.0, 0.375)
+        display.live.refresh()
+        assert "10/100" in screen.getvalue()
+        assert "37.5%" in screen.getvalue()
+        assert "started: " not in screen.getvalue()
+        line.finish(State.DONE, ended(trials[0]))
+        display.live.refresh()
+    printed = screen.getvalue()
+    assert "trained" in printed
+    assert "\x1b" in printed
+
+
+def test_time_left_counts_what_runs_and_what_waits(tmp_path, monkeypatch):
+    now = clocked(monkeypatch)
+    display, trials, _ = begun(tmp_path, terminal=False, seeds=4)
+    assert display._seconds_left() is None
+    for trial in trials[:2]:
+        display.line(trial).start(0.0)
+        display.line(trial).progress(0, 100, 0, 2.0, 0.1)
+    assert display._seconds_left() is None  # one report shows no speed
+    now[0] += 10
+    for trial in trials[:2]:
+        display.line(trial).progress(20, 100, 0, 2.0, 0.1)
+    assert display.line(trials[0]).seconds_left == pytest.approx(40)
+    # two at once: 40 s for the two that run, then 50 s for the two that wait
+    assert display._seconds_left() == pytest.approx(90)
+    assert "about 90 s left" in display._progress()
+
+
+def test_a_trial_left_to_another_process_is_told_once(tmp_path):
+    display, trials, screen = begun(tmp_path, terminal=False)
+    for _ in range(2):
+        display.line(trials[0]).share("process 7 on there")
+    assert screen.getvalue().count("left to process 7 on there: seed=0") == 1
