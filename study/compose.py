@@ -181,6 +181,12 @@ def by_hydra(overrides: Sequence[str]) -> dict[str, Any]:
     return _named(OmegaConf.to_container(ours, resolve=True), config)
 
 
+def by_hydra_launcher(overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the class and the options of the launcher that settings such as hydra/launcher=slurm choose."""
+    options: Any = OmegaConf.to_container(_load(overrides).hydra.launcher, resolve=True)
+    return str(options.pop("_target_")), options
+
+
 def _compose(overrides: list[str], bases: dict[tuple[str, ...], RunConfig | None]) -> RunConfig:
     parsed = check(overrides, multirun=False)
     structural = tuple(str(o.input_line) for o in parsed if not _is_plain(o) and not o.is_hydra_override())

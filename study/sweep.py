@@ -1,4 +1,4 @@
-"""`python -m study.sweep plan|launch|status|cancel|sync sweeps/NAME.yaml [overrides]`: a grid kept in a file.
+"""A grid kept in a file: `python -m study.sweep plan|launch|status|cancel|max_lr|sync sweeps/NAME.yaml`.
 
 The file is in W&B's sweep syntax, so that `wandb sweep` takes it too.
 """
@@ -113,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     status = _command(commands, "status", _status, "count statuses and outcomes; exit code 1 if any failed")
     status.add_argument("--watch", type=float, metavar="SECONDS", help="refresh until nothing runs or waits")
     _command(commands, "cancel", _cancel, "cancel this sweep's SLURM jobs; what they run writes a checkpoint")
+    search = _command(
+        commands, "max_lr", _max_lr, "find the highest trainable rate per configuration and seed"
+    )
+    search.add_argument("--ratio", type=float, default=1.25, help="how narrow the bracket must be")
+    search.add_argument("--low", type=float, default=1e-6, help="lowest rate to try")
+    search.add_argument("--high", type=float, default=10.0, help="highest rate to try")
     _command(commands, "sync", _sync, "upload the finished runs to W&B, each once; exit code 1 if that fails")
     return parser
 
@@ -202,6 +208,31 @@ def _cancel(args: argparse.Namespace) -> int:
     trials = sum(task.job in jobs for _, _, task in queued.values())
     print(f"cancelled {len(jobs)} tasks with {trials} trials; launch again to go on")
     return 0
+
+
+def _max_lr(args: argparse.Namespace) -> int:
+    from study import max_lr
+    from study.compose import compose_all, expand
+
+    settings = read_sweep(args.file).settings(args.overrides)
+    grid = [x for x in settings if not x.startswith(("lr=", "hydra"))]
+    launch = _launcher([x for x in settings if x.startswith("hydra")])
+    searches = max_lr.find(compose_all(expand(grid)), launch, args.ratio, args.low, args.high)
+    print(max_lr.table(searches))
+    return 1 if any(s.next_rates() for s in searches) else 0
+
+
+def _launcher(overrides: Sequence[str]) -> Any:
+    """Return the function that runs a plan to its end through the launcher that the settings choose."""
+    from study.compose import by_hydra_launcher
+    from study.launch import local, slurm
+
+    target, options = by_hydra_launcher(overrides)
+    if target.endswith("SlurmLauncher"):
+        waiting = slurm.options(**options | {"wait": True})
+        return lambda plan: slurm.launch(plan, waiting)
+    here = local.options(**options)
+    return lambda plan: local.launch(plan, here)
 
 
 def _in_queue(plan: Any) -> str:

@@ -231,7 +231,7 @@ class Cluster:
         file.unlink(missing_ok=True)
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 300) -> None:
     """Wait for something; raises TimeoutError that names it."""
     end = time.monotonic() + seconds
     while not condition():

@@ -99,7 +99,7 @@ def test_however_a_trial_ends_it_harms_no_other(slurm, tmp_path, shim, capsys):
 
     def kill(name, whom):
         paths = run_paths(bad[name])
-        until(lambda: paths.record.exists() and owner_of(paths), name)
+        until(lambda: paths.record.exists() and owner_of(paths), name, 400)
         whom(paths)
 
     def one(paths):
