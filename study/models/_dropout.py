@@ -24,7 +24,7 @@ class Dropout(nn.Module):
         """Return `x` (any shape) with a fresh mask in training mode, unchanged in evaluation mode."""
         if not self.training:
             return x
-        keep = self._keep(x)
+        keep: Tensor = self._keep(x)
         self.step.add_(1)
         return x * keep / (1 - self.p)
 
@@ -35,7 +35,7 @@ class Dropout(nn.Module):
         Hidden from torch.compile: its constants are 64-bit integers, which the compiler's own arithmetic does
         not wrap, and its backward pass could draw again, after the counter has moved on.
         """
-        return uniform(self.key, self.step, x.numel()).view(x.shape) >= self.p
+        return uniform(self.key, self.step, x.numel()).view(x.shape).ge(self.p)
 
     def extra_repr(self) -> str:
         """Show the probability."""

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from study import naming
@@ -78,9 +77,6 @@ def test_what_cannot_be_folded_stays():
     model = ModelConfig(name="preact_resnet", depth=8, widths=(4, 8, 8))
     network = trained("bn", model)
     x = images(9)
-    try:
-        small = folded(network)
-    except StudyError:
-        return
-    assert isinstance(small, nn.Module)
+    small = folded(network)
+    assert 0 < len(batchnorms(small)) < len(batchnorms(network))
     torch.testing.assert_close(small(x), network.eval()(x), rtol=1e-10, atol=1e-10)
