@@ -20,15 +20,13 @@ from study.data.loading import load
 from study.errors import ConfigError, OwnedElsewhereError, StudyError
 from study.identity import run_id, scientific
 from study.ownership import claim, claimed
-from study.paths import RunPaths
+from study.paths import RERUN, RunPaths
 from study.records import read_record
 from study.running import Progress, Report, Running, drop_progress, stored_config
 from study.state import TrainState
 from study.status import Status
 
 __all__ = ["Progress", "execute", "run_paths"]
-
-RERUN_DIR = ".rerun"
 
 
 def execute(
@@ -56,7 +54,7 @@ def execute(
                 f"batch_size={config.batch_size} is out of range: there are only "
                 f"{len(state.image_set.train)} training images, and incomplete batches are dropped"
             )
-        paths = RunPaths(final.root.parent / RERUN_DIR / final.run_id) if config.rerun else final
+        paths = RunPaths(final.root.parent / RERUN / final.run_id) if config.rerun else final
         with claim(paths) as held:
             record = _finished(paths, config) or Running(state, paths, held, report, stop).execute()
         if config.rerun and record["status"] == Status.FINISHED:
@@ -108,7 +106,7 @@ def _complete_swap(final: RunPaths) -> None:
 @contextlib.contextmanager
 def _swapping(final: RunPaths) -> Iterator[None]:
     """Let one process at a time move runs about: a claim on a folder that is nobody's run."""
-    folder = final.root.parent / RERUN_DIR
+    folder = final.root.parent / RERUN
     with claim(RunPaths(folder / f"{final.run_id}.swap")):
         yield
     with contextlib.suppress(OSError):
@@ -116,7 +114,7 @@ def _swapping(final: RunPaths) -> Iterator[None]:
 
 
 def _aside(final: RunPaths) -> Path:
-    return final.root.parent / RERUN_DIR / f"{final.run_id}.old"
+    return final.root.parent / RERUN / f"{final.run_id}.old"
 
 
 @contextlib.contextmanager

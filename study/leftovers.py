@@ -5,8 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.ownership import claim, is_alive, owner_of
-from study.paths import RunPaths
+from study.ownership import claim, is_alive, observed_status, owner_of
+from study.paths import RERUN, RunPaths, run_dirs
 from study.status import Status
 
 
@@ -37,6 +37,20 @@ class Leftovers:
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(self.paths.root, aside)
         shutil.rmtree(aside)
+
+
+def reruns(runs_dir: Path, *, give_up: bool = False) -> list[Leftovers]:
+    """Find what reruns that were killed have left; a run set aside whose successor never came is no leftover.
+
+    An unfinished rerun goes on when asked for again: only `give_up` names it.
+    """
+    found = []
+    for paths in run_dirs(runs_dir / RERUN):
+        final = RunPaths(runs_dir / paths.run_id.removesuffix(".old"))
+        aside = paths.run_id.endswith(".old")
+        dispensable = final.root.exists() if aside else give_up
+        found.append(leftovers(paths, observed_status(paths), whole=dispensable))
+    return found
 
 
 def leftovers(paths: RunPaths, status: Status | None, *, whole: bool = False) -> Leftovers:

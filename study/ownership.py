@@ -242,7 +242,7 @@ def _refuse_if_held(paths: RunPaths, owner: Owner) -> None:
     if alive is None:
         raise OwnedElsewhereError(
             f"{paths.root} is owned by {owner}, which cannot be seen from here; if it is gone, "
-            f"say: python -m study.runs clean --release {paths.run_id}"
+            f"say: python -m study.runs clean --release {paths.root}"
         )
 
 

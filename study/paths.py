@@ -7,6 +7,9 @@ from pathlib import Path
 CATALOGUE = ".catalogue"
 """Folder inside a runs folder where the analysis keeps its compacted copy; safe to delete."""
 
+RERUN = ".rerun"
+"""Folder inside a runs folder where reruns train, as ID, until they take the place of ID (then ID.old)."""
+
 
 @dataclass(frozen=True)
 class RunPaths:

@@ -18,8 +18,8 @@ from study.errors import ConfigError, StudyError, unknown
 from study.launch.cost import duration
 from study.launch.results import result
 from study.launch.table import console, percent
-from study.leftovers import Leftovers, leftovers
-from study.ownership import is_alive, observed_status, owner_of, release_unseen
+from study.leftovers import Leftovers, leftovers, reruns
+from study.ownership import claimed, is_alive, observed_status, owner_of, release_unseen
 from study.paths import RunPaths, run_dirs
 from study.records import DamagedRunError, read_record
 from study.status import Status
@@ -136,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--yes", action="store_true", help="do it")
     made.add_argument("--failed", action="store_true", help="remove failed runs altogether")
     made.add_argument("--finished", action="store_true", help="remove FINISHED runs altogether")
+    made.add_argument(
+        "--reruns", action="store_true", help="give up unfinished reruns, remove what they have"
+    )
     made.add_argument("--release", metavar="RUN", help="drop the claim of a machine that is gone for good")
     made.set_defaults(run=_clean)
     for command in commands.choices.values():  # --runs may stand before or after the command
@@ -221,11 +224,15 @@ def _diff(args: argparse.Namespace) -> int:
 
 def _clean(args: argparse.Namespace) -> int:
     if args.release:
-        release_unseen(resolve(args.runs, args.release))
+        folder = Path(args.release)  # a path may name a rerun, or a run that has not got its first file yet
+        paths = RunPaths(folder) if claimed(RunPaths(folder)) else resolve(args.runs, args.release)
+        release_unseen(paths)
+        print(f"{paths.root}: released")
         return 0
     remove = {Status.FAILED} if args.failed else set()
     remove |= {Status.FINISHED} if args.finished else set()
     found = [leftovers(r.paths, r.status, whole=r.status in remove) for r in find(args.runs, args.filters)]
+    found += [] if args.filters else reruns(args.runs, give_up=args.reruns)
     found = [x for x in found if x.items]
     for item in found:
         print(_described(item))

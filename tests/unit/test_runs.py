@@ -1,5 +1,8 @@
 """`python -m study.runs`: finds, compares, sizes and tidies; never removes what is needed or alive."""
 
+import dataclasses
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +13,7 @@ import yaml
 
 from study import ownership, runs
 from study.config import RunConfig, to_mapping, with_values
+from study.errors import OwnedElsewhereError
 from study.identity import run_id, scientific
 from study.paths import RunPaths
 from study.records import METRICS, write_json
@@ -80,13 +84,14 @@ def test_a_damaged_run_is_listed_by_name(folder, capsys):
 
 def test_show_by_the_beginning_of_an_id(folder, capsys):
     paths = make(folder, lr=0.25)
-    assert command(folder, "show", "digits-resnet110-bn-lr0.25") == 0
+    beginning = paths.run_id.partition("-s0")[0]
+    assert command(folder, "show", beginning) == 0
     printed = capsys.readouterr().out
     assert "lr=0.25" in printed
     assert "epochs=165" not in printed
     assert "metrics.parquet" in printed
     make(folder, lr=0.25, seed=1)
-    assert command(folder, "show", "digits-resnet110-bn-lr0.25") == 2
+    assert command(folder, "show", beginning) == 2
     assert command(folder, "show", str(paths.root)) == 0
     assert command(folder, "show", "nothing") == 2
 
@@ -160,6 +165,43 @@ def test_clean_removes_the_claim_of_a_dead_process(folder):
     command(folder, "clean", "--yes")
     assert not list(paths.root.glob("owner.*"))
     assert runs.look(paths).status == "lost"
+
+
+def test_clean_sees_what_reruns_left(folder, capsys):
+    final = make(folder)
+    under_way, aside = make(folder / ".rerun", status="preempted"), folder / ".rerun" / f"{final.run_id}.old"
+    shutil.copytree(final.root, aside)
+    (under_way.root / ".run.json.0123456789ab.tmp").write_text("x")
+    assert command(folder, "clean") == 0
+    assert str(aside) in capsys.readouterr().out
+    command(folder, "clean", "--yes")
+    assert not aside.exists()
+    assert under_way.record.exists()  # it can go on
+    assert not list(under_way.root.glob(".*.tmp"))
+    command(folder, "clean", "--yes", "--reruns")
+    assert not under_way.root.exists()
+    assert final.record.exists()
+
+
+def test_clean_keeps_a_run_set_aside_whose_successor_never_came(folder):
+    aside = make(folder / ".rerun").root
+    aside = aside.rename(aside.with_name(f"{aside.name}.old"))
+    command(folder, "clean", "--yes", "--reruns")
+    assert (aside / "run.json").exists()
+
+
+def test_the_advice_on_a_claim_of_an_unseen_machine_is_right(folder, capsys):
+    for paths in (make(folder, status="running"), RunPaths(folder / "no-file-yet")):
+        (paths.root / "owner.1").mkdir(parents=True)
+        gone = dataclasses.replace(ownership.this_process(), host="elsewhere", boot="other")
+        write_json(paths.root / "owner.1" / "owner.json", dataclasses.asdict(gone))
+        with pytest.raises(OwnedElsewhereError) as error, ownership.claim(paths):
+            pass
+        advice = shlex.split(str(error.value).partition("python -m study.runs ")[2])
+        assert runs.main(advice) == 0
+        assert "released" in capsys.readouterr().out
+        with ownership.claim(paths):
+            pass
 
 
 def test_importing_runs_needs_no_torch():
