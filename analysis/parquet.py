@@ -1,7 +1,7 @@
 """Many Parquet files → one frame, by a single DuckDB query."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ CATEGORIES = ("run_id", "norm", "split")
 
 BATCH = 100_000
 """Rows taken over from DuckDB at a time."""
+
+FILES = 2500
+"""Files in one query at most, where all are known to have the same columns."""
 
 OWN_NORM = "l2_norm"
 """What a probe's own column `norm` (of a gradient) is called in frames, where `norm` is the run's."""
@@ -98,7 +101,8 @@ def _query(files: Mapping[str, Path], schema: pa.Schema | None) -> pa.Table:
     else:
         columns = ", ".join(f'"{f.name}"' for f in schema)
         try:
-            table = _read(files, columns, by_name=False)
+            # By the thousand: DuckDB holds some 10 kB for every file of a query until the query ends.
+            table = unite([_read(part, columns, by_name=False) for part in _parts(files)])
         except duckdb.Error:  # some file lacks a column, or holds it as another type
             table = _read(files, columns, declared=schema)
         table = table.cast(pa.schema([table.schema.field(0), *schema]))
@@ -135,6 +139,13 @@ def _read(
     ids = [_renamed(chunk, run_of) for chunk in runs.chunks]
     encoded = pa.chunked_array(ids, type=pa.dictionary(runs.type.index_type, pa.string()))
     return table.set_column(0, "run_id", encoded)
+
+
+def _parts(files: Mapping[str, Path]) -> Iterator[dict[str, Path]]:
+    """The files in order, at most FILES at a time."""
+    items = list(files.items())
+    for start in range(0, len(items), FILES):
+        yield dict(items[start : start + FILES])
 
 
 def _collected(reader: pa.RecordBatchReader) -> pa.Table:

@@ -12,7 +12,6 @@ import pandas as pd
 from analysis.load import Frames
 from analysis.tidy import at, each, groups
 from study import criteria
-from study.status import Outcome
 
 DIVERGED, STUCK, TRAINED, UNDECIDED = "diverged", "stuck at chance", "trained", "undecided"
 FATES = (DIVERGED, STUCK, TRAINED)
@@ -26,7 +25,7 @@ ARCHITECTURE = ["setting", "norm"]
 def fates(frames: Frames) -> "pd.Series[str]":
     """Fate by run id: diverged as recorded, stuck at chance by the exact test on the last test accuracy.
 
-    The test (study.criteria.stuck_at_chance) asks whether the correct answers of the last epoch's test set
+    The test (study.criteria, as for the tables of a launch) asks whether the correct answers of the last epoch's test set
     could be the share of its most frequent class; "trained" means that they are significantly more.
     """
     last = last_rows(frames, "test").set_index("run_id")
@@ -35,14 +34,11 @@ def fates(frames: Frames) -> "pd.Series[str]":
         run_id = str(run.run_id)
         if run.untrained:
             found[run_id] = UNDECIDED
-        elif run.outcome == Outcome.DIVERGED:
-            found[run_id] = DIVERGED
-        elif run_id not in last.index or not 0 <= run.chance <= 1:
-            found[run_id] = UNDECIDED
-        else:
+            continue
+        accuracy, n = None, None
+        if run_id in last.index:
             n, accuracy = int(at(last, run_id, "n")), float(at(last, run_id, "accuracy"))
-            stuck = criteria.stuck_at_chance(round(accuracy * n), n, float(run.chance))
-            found[run_id] = STUCK if stuck else TRAINED
+        found[run_id] = criteria.fate(str(run.outcome), accuracy, n, float(run.chance)) or UNDECIDED
     return pd.Series(found, name="fate", dtype="str")
 
 

@@ -1,5 +1,7 @@
 """Figures drawn from probe tables: right numbers, safe with what probes can record, and silent without."""
 
+import itertools
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from tests import factory
 NUMBERS = (8, 18, 44, 52, 54, 55, 80, 90, 109, 110)
 COMMON = {"step": 0, "epoch": 0, "when": "init"}
 PROBE_FIGURES = {n: m for n, m in figures.modules().items() if n.startswith("bjorck_")}
+FIRST_STEPS = {"bjorck_fig24", "bjorck_fig25"}  # they need rows measured while training
 
 
 def layers():
@@ -27,7 +30,7 @@ def probe_rows(norm, seed):
     wide = 100.0 if norm == "none" else 1.0
     counts = np.asarray(_histogram.histogram(_tensor(rng.normal(0, wide, 4000))).counts).tolist()
     channels = rng.uniform(0.5, 2, 4)
-    tables = {
+    return {
         "gradient_tails": [
             row
             | {
@@ -94,7 +97,6 @@ def probe_rows(norm, seed):
             for share in (0.0, 0.5, 1.0)
         ],
     }
-    return tables
 
 
 def _growth(norm, number):
@@ -153,7 +155,7 @@ def test_shares_exceeding_and_root_mean_square_are_the_samples():
     assert beyond[at] == pytest.approx((np.abs(values) >= sizes[at]).mean(), abs=1e-9)
     assert _bins.root_mean_square(counts) == pytest.approx(np.sqrt((values**2).mean()), rel=0.05)
     limits = np.array([-2.0, 0.0, 4.0])
-    expected = [((values > a) & (values < b)).mean() for a, b in zip(limits, limits[1:], strict=False)]
+    expected = [((values > a) & (values < b)).mean() for a, b in itertools.pairwise(limits)]
     assert _bins.shares_between(counts, limits) == pytest.approx(expected, abs=2e-3)
 
 
@@ -170,11 +172,11 @@ def test_no_statement_is_without_a_known_mark():
 @pytest.mark.parametrize("name", PROBE_FIGURES)
 def test_every_figure_says_what_it_shows_and_saves_its_numbers(usual, tmp_path, name):
     module = PROBE_FIGURES[name]
-    try:
-        drawing = module.draw(usual)
-    except figures.UndrawableError as error:
-        assert "first" in str(error)  # only figures of the first steps, which these frames lack
+    if name in FIRST_STEPS:
+        with pytest.raises(figures.UndrawableError, match="first"):
+            module.draw(usual)
         return
+    drawing = module.draw(usual)
     assert len(module.MEASURED) > 60
     assert module.HOW
     assert drawing.seen

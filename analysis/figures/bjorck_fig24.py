@@ -1,0 +1,69 @@
+"""Fig 24 of Bjorck et al. 2018 (App. K): how activations change over the first mini-batches."""
+
+import numpy as np
+import pandas as pd
+
+from analysis import style
+from analysis.figures import UndrawableError
+from analysis.figures import _probes as probes
+from analysis.load import Frames
+from analysis.tidy import groups
+
+TITLE = "Fig 24: activations over the first mini-batches"
+SECTION = probes.FIRST
+ORDER = 24
+NEEDS = ("probe:activation_moments",)
+EXPECTED = "fig24"
+MEASURED = (
+    "The magnitude of a channel's mean and its variance, averaged over the channels of a layer, while the "
+    "first updates are made, in an early, a middle and a late layer."
+)
+HOW = "Measured on each training batch just before its update, without normalisation, at the lowest rate run."
+
+LAYERS = (8, 44, 80)
+
+
+def draw(frames: Frames) -> style.Drawing:
+    """Means and variances by step, one line per layer and seed."""
+    raw = probes.rows(frames, "activation_moments", when=("first", "every"), least_norms=1)
+    raw = raw[(raw["norm"] == "none") & (raw["side"] == "output")]
+    if raw["step"].nunique() < 2:
+        raise UndrawableError("no run without normalisation was measured at more than one of its first steps")
+    raw = raw[raw["lr"] == raw["lr"].min()]
+    raw = pd.concat([probes.at_layer(raw, n) for n in LAYERS])
+    data = raw[["norm", "lr", "seed", "number", "step"]].assign(
+        mean=[float(np.abs(probes.numbers(v)).mean()) for v in raw["mean"]],
+        variance=[float(probes.numbers(v).mean()) for v in raw["variance"]],
+    )
+    looks = dict(zip(probes.layers(data), style.DASHES, strict=False))
+    colour = style.norm_colours(["none"])["none"]
+    with style.styled():
+        figure, grid = probes.panels(1, 2, 3.0)
+        for axes, name in zip(grid[0], ("mean", "variance"), strict=True):
+            for (number, seed), run in groups(data, ["number", "seed"]):
+                label = f"layer {number}" if seed == data["seed"].min() and name == "mean" else None
+                drawn = run.sort_values("step")
+                axes.plot(drawn["step"] + 1, drawn[name], color=colour, linestyle=looks[number], label=label)
+            style.log_axis(axes, "y", data[name])
+            axes.set(title="mean |channel mean|" if name == "mean" else "mean channel variance")
+            axes.set_xlabel("mini-batch")
+        figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3)
+    caption = (
+        f"Rate {style.rate_label(float(data['lr'].iloc[0]))}, {probes.seeds(data)}; one line per layer and "
+        f"seed."
+    )
+    return style.Drawing(figure, data, caption, tuple(_seen(data)))
+
+
+def _seen(data: pd.DataFrame) -> list[str]:
+    """Last over first value, per layer."""
+    said = []
+    for number in probes.layers(data):
+        mine = data[data["number"] == number].sort_values("step")
+        ends = mine.groupby("seed")[["mean", "variance"]].agg(["first", "last"])
+        for name in ("mean", "variance"):
+            times = ends[(name, "last")] / ends[(name, "first")]
+            said.append(
+                f"Layer {number}, {name}: at the end {probes.over_seeds(times)} times its first value."
+            )
+    return said

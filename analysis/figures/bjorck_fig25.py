@@ -1,0 +1,26 @@
+"""Fig 25 of Bjorck et al. 2018 (App. K): the loss along the gradient in the first steps of training."""
+
+from analysis import style
+from analysis.figures import _loss_lines as lines
+from analysis.figures import _probes as probes
+from analysis.load import Frames
+
+TITLE = "Fig 25: how far one may step, over the first mini-batches"
+SECTION = probes.FIRST
+ORDER = 25
+NEEDS = ("probe:loss_along_gradient",)
+EXPECTED = "fig25"
+MEASURED = (
+    "As Fig 3, on the mini-batches that the network is trained on: the loss after a step against the "
+    "gradient, divided by the loss before it, on the same images."
+)
+HOW = "Measured at the first, fourth and seventh mini-batch, just before the update that each leads to."
+
+BATCHES = (1, 4, 7)
+
+
+def draw(frames: Frames) -> style.Drawing:
+    """One panel per mini-batch, one line per run."""
+    table = probes.rows(frames, "loss_along_gradient", when=("first",))
+    panels = {f"mini-batch {b}": table[table["step"] == b - 1] for b in BATCHES}
+    return lines.draw({title: rows for title, rows in panels.items() if len(rows)}, table)
