@@ -38,6 +38,8 @@ def fetch(project: str, out: Path, *, timeout: int = 30) -> list[str]:
     Where several W&B runs are of one run, the first by age stands, and the others are named.
     Raises SourceError if the project cannot be read.
     """
+    # The client tries again by itself too, by default for a quarter of an hour.
+    wandb.setup(wandb.Settings(silent=True, x_graphql_retry_max=2, x_graphql_retry_wait_max_seconds=5))
     api = _patiently(lambda: wandb.Api(timeout=timeout))
     runs = _patiently(lambda: list(api.runs(project, order="+created_at", lazy=False)))
     problems: list[str] = []

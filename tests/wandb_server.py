@@ -195,7 +195,9 @@ class WandbServer(Sweeps):
         found = [r for r in self.runs.values() if r.project == v["project"]]
         first = int(v.get("cursor") or 0)
         last = min(len(found), first + min(v["perPage"], self.page))
-        edges = [{"node": self._described(r), "cursor": str(i)} for i, r in enumerate(found[first:last])]
+        edges = [
+            {"node": self._described(r), "cursor": str(i)} for i, r in enumerate(found[first:last], first + 1)
+        ]
         page = {"endCursor": str(last), "hasNextPage": last < len(found)}
         listed = {"edges": edges, "pageInfo": page}
         return {"project": {"internalId": "1", "runCount": len(found), "readOnly": False, "runs": listed}}
