@@ -23,7 +23,7 @@ from study.criteria import plateau_reached
 from study.data.batches import majority_share
 from study.divergence import first_bad_layer
 from study.errors import ConfigError, StudyError
-from study.identity import scientific
+from study.identity import depth_of, scientific
 from study.ownership import Claim, OwnershipLostError
 from study.paths import RunPaths
 from study.records import Rows, read_record, write_json
@@ -269,7 +269,7 @@ class Running:
             "lr": run.lr,
             "seed": run.seed,
             "model": run.model.name,
-            "depth": run.model.depth,
+            "depth": depth_of(run),
             "data": run.data.name,
             "experiment": run.experiment,
             "scale": run.scale,
