@@ -123,10 +123,9 @@ def _patiently(ask: Callable[[], T]) -> T:
         try:
             return ask()
         except Exception as error:
-            if attempt + 1 == ATTEMPTS or isinstance(error, (OSError, TypeError, KeyError)):
-                raise SourceError(
-                    f"W&B cannot be read: {str(error).strip() or type(error).__name__}"
-                ) from error
+            if attempt + 1 == ATTEMPTS or isinstance(error, ValueError):  # the latter: no such project
+                text = " ".join(str(error).split()) or type(error).__name__
+                raise SourceError(f"W&B cannot be read: {text}") from error
             time.sleep(WAIT_SECONDS * 2**attempt)
     raise AssertionError("unreachable")
 

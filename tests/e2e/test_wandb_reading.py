@@ -183,3 +183,25 @@ def test_the_dashboard_is_made_once_and_then_brought_up_to_date(server, capsys):
     assert dashboard.main(["tester/p"]) == 0
     assert len(server.views) == 2
     assert server.unknown == []
+
+
+def test_figures_of_a_report_go_up_as_images(tmp_path, server, monkeypatch, capsys):  # noqa: F811
+    from PIL import Image
+
+    from analysis import wandb_figures
+
+    monkeypatch.chdir(tmp_path)
+    report = tmp_path / "report"
+    (report / "figures").mkdir(parents=True)
+    assert wandb_figures.main([str(report), "tester/p"]) == 2
+    assert "no figure" in capsys.readouterr().err
+    Image.new("RGB", (4, 3)).save(report / "figures" / "fates.png")
+    assert wandb_figures.main([str(report), "tester/p"]) == 0
+    assert not (tmp_path / "wandb").exists()
+    (row,) = server.run().history
+    shown = row["figures/figures/fates"]
+    assert (shown["_type"], shown["width"], shown["height"]) == ("image-file", 4, 3)
+    assert any(url.endswith(shown["path"]) for url in server.blobs)
+    assert (
+        wandb_source.fetch("tester/p", tmp_path / "fetched") != []
+    )  # it is no run of the study, and is named
