@@ -13,7 +13,7 @@ from analysis.load import Frames
 from analysis.tidy import at, each, groups
 from study import criteria
 
-DIVERGED, STUCK, TRAINED, UNDECIDED = "diverged", "stuck at chance", "trained", "undecided"
+DIVERGED, STUCK, TRAINED, UNDECIDED = "diverged", criteria.STUCK, "trained", "undecided"
 FATES = (DIVERGED, STUCK, TRAINED)
 """What a complete run comes to. Any other run is UNDECIDED: unfinished, its tables missing, or not to be
 trained at all (see `untrained`)."""
@@ -25,8 +25,8 @@ ARCHITECTURE = ["setting", "norm"]
 def fates(frames: Frames) -> "pd.Series[str]":
     """Fate by run id: diverged as recorded, stuck at chance by the exact test on the last test accuracy.
 
-    The test (study.criteria, as for the tables of a launch) asks whether the correct answers of the last epoch's test set
-    could be the share of its most frequent class; "trained" means that they are significantly more.
+    The test (study.criteria.fate, as in the tables of a launch) asks whether the correct answers of the last
+    epoch's test set could be the share of its most frequent class; "trained": they are significantly more.
     """
     last = last_rows(frames, "test").set_index("run_id")
     found: dict[str, str] = {}

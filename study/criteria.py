@@ -1,13 +1,17 @@
-"""Decisions about a run: diverged, stuck at chance, plateau. Imports neither torch nor the study."""
+"""Decisions about a run: diverged, stuck at chance, plateau. Imports no torch."""
 
 import math
 from collections.abc import Sequence
 
 from scipy.stats import binomtest
 
+from study.status import Outcome
+
 DIVERGENCE_FACTOR = 1e3
 """Bjorck et al. 2018 call a mini-batch loss beyond 10³ divergence; another account says relative to the
 start."""
+
+STUCK = "stuck at chance"
 
 CHANCE_ALPHA = 0.01
 """Level of the test that calls a run stuck at chance."""
@@ -44,6 +48,19 @@ def stuck_at_chance(correct: int, n: int, chance: float, alpha: float = CHANCE_A
     if n < 1:
         raise ValueError("stuck_at_chance needs at least one prediction")
     return bool(binomtest(correct, n, chance, alternative="greater").pvalue > alpha)
+
+
+def fate(outcome: str, accuracy: float | None, n: int | None, chance: float | None) -> str | None:
+    """Return what a complete run came to: diverged, stuck at chance or trained; None if it cannot be told.
+
+    `outcome` is as recorded; `accuracy` is that of the last evaluation on `n` test images, `chance` the share
+    of their most frequent class.
+    """
+    if outcome == Outcome.DIVERGED:
+        return str(outcome)
+    if accuracy is None or not n or chance is None or not 0 <= chance <= 1:
+        return None
+    return STUCK if stuck_at_chance(round(accuracy * n), n, chance) else str(Outcome.TRAINED)
 
 
 def plateau_reached(losses: Sequence[float], patience: int, threshold: float) -> bool:

@@ -5,11 +5,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from study.criteria import stuck_at_chance
+from study.criteria import fate
 from study.paths import RunPaths
-from study.status import Outcome, Status
-
-STUCK = "stuck at chance"
+from study.status import Status
 
 
 @dataclass(frozen=True)
@@ -31,11 +29,8 @@ def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Re
         return Result(str(status), None, None, record.get("seconds") if record else None)
     rows = _test_rows(paths)
     accuracies = [accuracy for accuracy, _ in rows if accuracy is not None]
-    outcome = str(record["outcome"])
-    if outcome == Outcome.TRAINED and rows:
-        accuracy, n = rows[-1]
-        if stuck_at_chance(round((accuracy or 0.0) * n), n, record["chance"]):
-            outcome = STUCK
+    accuracy, n = rows[-1] if rows else (None, None)
+    outcome = fate(str(record["outcome"]), accuracy, n, record["chance"]) or str(record["outcome"])
     best, last = (max(accuracies), accuracies[-1]) if accuracies else (None, None)
     return Result(outcome, best, last, record["seconds"])
 

@@ -67,3 +67,11 @@ def test_stuck_at_chance_needs_predictions():
 )
 def test_plateau(losses, expected):
     assert criteria.plateau_reached(losses, patience=2, threshold=0.01) is expected
+
+
+def test_fate_is_one_rule_for_tables_and_analysis():
+    assert criteria.fate("diverged", None, None, None) == "diverged"
+    assert criteria.fate("trained", 0.9, 100, 0.1) == "trained"
+    assert criteria.fate("trained", 0.11, 100, 0.1) == criteria.STUCK
+    assert criteria.fate("trained", None, None, 0.1) is None
+    assert criteria.fate("trained", 0.9, 100, float("nan")) is None
