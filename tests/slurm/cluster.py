@@ -193,8 +193,9 @@ class Cluster:
 
     def _database(self) -> None:
         data, sock = self.folder / "mariadb", self.folder / "mariadb.socket"
-        install = ["mariadb-install-db", "--user=root", f"--datadir={data}", "--skip-test-db"]
-        subprocess.run(install, check=True, capture_output=True)
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        self.run("mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db",
+                 f"--tmpdir={self.folder}/tmp")  # fmt: skip
         self._start(
             "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={sock}",
             f"--port={self.ports['mariadb']}", "--bind-address=127.0.0.1", "--innodb-lock-wait-timeout=900",
