@@ -17,7 +17,7 @@ CATEGORIES = ("run_id", "norm", "split")
 BATCH = 100_000
 """Rows taken over from DuckDB at a time."""
 
-FILES = 2500
+FILES = 1000
 """Files in one query at most, where all are known to have the same columns."""
 
 OWN_NORM = "l2_norm"
