@@ -229,7 +229,7 @@ class TrackerConfig:
     entity: str = setting("", scientific=False)
     """W&B team or user; empty is the account's default."""
     patience: float = setting(60.0, gt=0, le=86_400, scientific=False)
-    """Longest time W&B may take to start, and again to finish, seconds; then the run goes on without."""
+    """Longest time W&B may take to start, to finish, and to confirm, seconds each; then it is given up."""
 
 
 @dataclass(frozen=True)

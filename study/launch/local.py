@@ -252,6 +252,9 @@ class Pool:
         code, now = run.process.exitcode, run.trial.look()
         run.pipe.close()
         printed = _take_output(run)
+        for line in printed.splitlines():
+            if line.startswith(trackers.WARNING):
+                self.display.say(f"{run.trial.run_id}: {line}")
         if code == child.OWNED_ELSEWHERE or now.status is Status.RUNNING:
             self._settle_elsewhere(now, run.message)
         elif code == 0 and now.status in (Status.FINISHED, Status.STOPPED):
@@ -306,15 +309,16 @@ def _signal(run: _Running, number: int) -> None:
 
 
 def _take_output(run: _Running) -> str:
-    """Append what a trial printed to its log.txt, and return it."""
+    """Append what a trial printed to its log.txt, and return it; a tracker's warning is there already."""
     try:
         printed = run.output.read_text(errors="replace")
         run.output.unlink()
     except OSError:
         return ""
-    if printed and run.trial.paths.root.is_dir():
+    kept = [x for x in printed.splitlines(keepends=True) if not x.startswith(trackers.WARNING)]
+    if kept and run.trial.paths.root.is_dir():
         with contextlib.suppress(OSError), open(run.trial.paths.log, "a") as log:
-            log.write(printed)
+            log.writelines(kept)
     return printed
 
 

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from study.config import RunConfig
 from study.paths import RunPaths
 
+WARNING = "W&B: "
+"""What a tracker's warning on stderr begins with."""
+
 
 class Tracker(Protocol):
     """A mirror of one run. Its failures must never reach the training loop, nor make it wait."""

@@ -1,7 +1,8 @@
 """The W&B tracker: a thread of its own that may fail, hang or come late without the run noticing.
 
 The training loop only puts names into a queue. At the end the run waits, at most for `tracker.patience` to
-start and as long to finish; then W&B's service process is killed. Whatever goes wrong is one warning.
+start, as long to finish and as long to be confirmed; then W&B's service process is killed. Whatever goes
+wrong is one warning.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from study.config import RunConfig
 from study.paths import RunPaths
 from study.records import write_json
 from study.status import Status
-from study.trackers import history
+from study.trackers import WARNING, history
 
 SERVICE = "wandb-core"
 GRACE_SECONDS = 5.0
@@ -121,9 +122,9 @@ class Mirror:
         log = logging.getLogger(f"study.run.{self.paths.run_id}")
         with contextlib.suppress(Exception):
             if log.handlers:  # the run is under way
-                log.warning("W&B: %s", text)
+                log.warning("%s%s", WARNING, text)
         with contextlib.suppress(Exception):
-            print(f"W&B: {text}", file=sys.stderr, flush=True)
+            print(f"{WARNING}{text}", file=sys.stderr, flush=True)
 
 
 def mark_uploaded(paths: RunPaths, record: Mapping[str, Any]) -> None:

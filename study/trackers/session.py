@@ -47,12 +47,12 @@ class Session:
     ) -> None:
         """Create the W&B run, or continue it where the server has it. `live` is online."""
         self.paths, self.live, self.patience = paths, live, patience
-        self._remove_earlier(str(record["wandb_id"]))
         # The agent's bare settings would replace whole groups of the nested config (norm=bn for norm: {…}).
         os.environ.pop("WANDB_SWEEP_PARAM_PATH", None)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         # The agent sets WANDB_DIR to where it was started.
-        folder = None if agent_run() else os.environ.get("WANDB_DIR")
+        folder = (None if agent_run() else os.environ.get("WANDB_DIR")) or str(paths.root)
+        _remove_earlier(Path(folder), str(record["wandb_id"]))
         settings = wandb.setup(wandb.Settings(silent=True)).settings
         # Its own log would complain on stderr, line by line, of a full disk; the service keeps another one.
         logging.getLogger("wandb").disabled = True
@@ -68,7 +68,7 @@ class Session:
             group=config.experiment or None,
             tags=[name[:MAX_TAG] for name in record["sweeps"]],
             config=plain_config(config, paths.run_id),
-            dir=folder or str(paths.root),
+            dir=folder,
             resume="allow" if live else None,
             settings=_settings(live, patience),
         )
@@ -148,11 +148,6 @@ class Session:
     def _missing_in_file(self) -> Callable[[], str]:
         return lambda: offline.lacking(self.folder, self.sent)
 
-    def _remove_earlier(self, wandb_id: str) -> None:
-        """Remove W&B's files of earlier attempts: this one sends every row again, so `wandb sync` may too."""
-        for folder in self.paths.wandb.glob(f"*run-*-{wandb_id}"):
-            shutil.rmtree(folder, ignore_errors=True)
-
 
 def plain_config(config: RunConfig, run_id: str) -> dict[str, Any]:
     """Return the nested config in plain values, numbers as numbers; infinity, which JSON lacks, as a text."""
@@ -200,3 +195,9 @@ def _settings(live: bool, patience: float) -> Any:
 
 def _histogram(bins: history.Bins) -> Any:
     return wandb.Histogram(np_histogram=(bins.counts, bins.edges))
+
+
+def _remove_earlier(folder: Path, wandb_id: str) -> None:
+    """Remove W&B's files of earlier attempts: this one sends every row again, so `wandb sync` may too."""
+    for earlier in (folder / "wandb").glob(f"*run-*-{wandb_id}"):
+        shutil.rmtree(earlier, ignore_errors=True)
