@@ -56,7 +56,9 @@ def execute(
             )
         paths = RunPaths(final.root.parent / RERUN / final.run_id) if config.rerun else final
         with claim(paths) as held:
-            record = _finished(paths, config) or Running(state, paths, held, report, stop).execute()
+            record = _finished(paths, config)
+            if record is None:
+                record = Running(state, paths, held, report, stop, read_record(final)).execute()
         if config.rerun and record["status"] == Status.FINISHED:
             with _swapping(final):
                 _swap(paths, final)

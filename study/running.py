@@ -57,9 +57,11 @@ class Running:
         held: Claim,
         report: Report | None,
         stop: Callable[[], bool] | None,
+        repeated: dict[str, Any] | None = None,
     ) -> None:
+        """`repeated` is the record of the run that a rerun will replace: its sweeps still want it."""
         self.state, self.run, self.paths, self.held = state, state.run, paths, held
-        self._report, self._stop = report, stop
+        self._report, self._stop, self._repeated = report, stop, repeated or {}
         self.total = self.run.epochs * state.steps_per_epoch
         self.rows_store: Rows
         self._buffer: list[Row] = []
@@ -258,7 +260,7 @@ class Running:
     def _opening_record(self) -> dict[str, Any]:
         old = read_record(self.paths) or {}
         run, sets = self.run, self.state.image_set
-        sweeps = list(old.get("sweeps", []))
+        sweeps = list((old or self._repeated).get("sweeps", []))
         if run.sweep and run.sweep not in sweeps:
             sweeps.append(run.sweep)
         return {

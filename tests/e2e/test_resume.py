@@ -159,17 +159,18 @@ def test_a_finished_run_is_not_repeated(whole):
 
 
 def test_rerun_trains_beside_and_swaps(tmp_path, whole):
-    config = tiny(tmp_path)
+    config = tiny(tmp_path, sweep="first")
     execute(config)
     paths = run_paths(config)
     created = paths.weights.stat().st_ino
-    again = tiny(tmp_path, rerun=True)
+    again = tiny(tmp_path, rerun=True, sweep="second")
     assert run_id(again) == run_id(config)
     stopped = execute(again, stop=lambda: True)
     assert stopped["status"] == Status.PREEMPTED
     assert read_record(paths)["status"] == Status.FINISHED
     execute(again)
     assert paths.weights.stat().st_ino != created
+    assert read_record(paths)["sweeps"] == ["first", "second"]
     assert_same_results(paths, whole)
     assert [p.name for p in tmp_path.iterdir()] == [paths.run_id]
 
