@@ -49,6 +49,8 @@ def config(
         for name, x in (("model", model), ("norm", norm))
     }
     chosen["model"] |= TINY.get(model, {"width_multiplier": 1 / 32, "dropout": 0.2})
+    if norm == "ghost":
+        chosen["norm"]["ghost_size"] = BATCH // 2
     chosen["probes"] = to_mapping(probes or ProbesConfig())
     return from_mapping({**chosen, "batch_size": BATCH, "lr": 0.05, **fields})
 
