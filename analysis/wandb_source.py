@@ -10,6 +10,7 @@ artifact. A run that has not changed since is not read again. Requests that fail
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -107,14 +108,15 @@ def _write(run: Any, record: dict[str, Any], paths: RunPaths) -> None:
 
 def _probes(run: Any, paths: RunPaths) -> None:
     """Write the probe tables and the config from the newest version of the run's artifact."""
-    for artifact in run.logged_artifacts():
-        if artifact.type == "records":
-            files = artifact.manifest.entries
-            for name in [n for n in files if n.startswith("probes/") or n == paths.config.name]:
-                target = paths.root / name
+    versions = [a for a in run.logged_artifacts() if a.type == "records"]
+    for artifact in sorted(versions, key=lambda a: int(a.version.removeprefix("v")))[-1:]:
+        with tempfile.TemporaryDirectory() as folder:
+            artifact.download(folder, skip_cache=True)
+            fetched = RunPaths(Path(folder))
+            for file in (fetched.config, *fetched.probes.glob("*.parquet")):
+                target = paths.root / file.relative_to(folder)
                 target.parent.mkdir(exist_ok=True)
-                with artifact.get_entry(name).open("rb") as file:
-                    write_bytes(target, file.read())
+                write_bytes(target, file.read_bytes())
 
 
 def _patiently(ask: Callable[[], T]) -> T:

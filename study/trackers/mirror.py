@@ -42,6 +42,7 @@ class Mirror:
         self.failed = ""
         """What went wrong; empty if nothing has."""
         self._lock = threading.Lock()
+        self._abandoned = False
         self._seen = 0
         self._parts: list[str] = []
         self._jobs: queue.SimpleQueue[Callable[[Any], bool]] = queue.SimpleQueue()
@@ -62,17 +63,22 @@ class Mirror:
         limit = PREEMPTED_SECONDS if preempted else 3 * self.patience + GRACE_SECONDS
         self._thread.join(limit)
         if self._thread.is_alive():
+            self._abandoned = True
             self._fail(f"W&B did not finish within {limit:.0f} s")
             kill_service()
             self._thread.join(GRACE_SECONDS)
 
     def _work(self) -> None:
+        _active.add(self)
         try:
             self._follow()
         except BaseException as error:  # nothing of W&B's may reach the run
             self._fail(_plain(error))
-            if not _services():
-                _forget_service()
+        finally:
+            _active.discard(self)
+        # A service that failed one run goes on trying, and refuses the run a second attempt.
+        if self.failed and not self._abandoned and not _active:
+            kill_service()
 
     def _follow(self) -> None:
         from study.trackers import session as sessions
@@ -125,6 +131,10 @@ class Mirror:
                 log.warning("%s%s", WARNING, text)
         with contextlib.suppress(Exception):
             print(f"{WARNING}{text}", file=sys.stderr, flush=True)
+
+
+_active: set[Mirror] = set()
+"""Mirrors of this process whose threads run: they share one service."""
 
 
 def mark_uploaded(paths: RunPaths, record: Mapping[str, Any]) -> None:

@@ -163,6 +163,7 @@ def test_parallel_runs_never_mix(tmp_path, server):  # noqa: F811
         assert run.config["seed"]["value"] == config.seed
 
 
+@pytest.mark.slow
 def test_offline_runs_go_up_once_by_wandb_sync(tmp_path, server, monkeypatch):  # noqa: F811
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("WANDB_API_KEY")
@@ -193,6 +194,7 @@ def test_a_rerun_is_a_new_wandb_run(tmp_path, server):  # noqa: F811
     assert same(metrics(server.run(first["wandb_id"])), metrics(server.run(second["wandb_id"])))
 
 
+@pytest.mark.slow
 def test_without_a_tracker_wandb_is_not_imported():
     code = "import sys, study.execute, study.trackers; sys.exit('wandb' in sys.modules)"
     assert (

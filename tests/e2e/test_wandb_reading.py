@@ -118,6 +118,7 @@ def test_sync_uploads_each_run_once(tmp_path, server, grid, monkeypatch, capsys)
     assert_same_frames(tmp_path / "runs", tmp_path / "fetched")
 
 
+@pytest.mark.slow
 def test_sync_of_an_offline_run_leaves_nothing_for_wandb_sync(tmp_path, server, monkeypatch):  # noqa: F811
     from study.trackers.upload import sync
 
