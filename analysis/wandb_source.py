@@ -20,9 +20,12 @@ import pyarrow as pa
 import wandb
 
 from study.paths import RunPaths
-from study.records import METRICS, SPLITS, write_bytes, write_json, write_table
+from study.records import METRICS, write_bytes, write_json, write_table
 
 T = TypeVar("T")
+
+ORDER = ("batch", "train", "validation", "test", "train_eval")
+"""Order in which a run records what it measures after one step."""
 
 ATTEMPTS = 5
 WAIT_SECONDS = 1.0
@@ -62,7 +65,7 @@ def fetch(project: str, out: Path, *, timeout: int = 30) -> list[str]:
 def rows(history: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Turn rows of a W&B history into rows of the metrics table (study.records.METRICS)."""
     for row in history:
-        for split in (s for s in SPLITS if f"{s}/loss" in row):
+        for split in (s for s in ORDER if f"{s}/loss" in row):
             predicted = row.get(f"{split}/predicted")
             yield {
                 "step": row["step"],

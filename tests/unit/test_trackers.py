@@ -142,3 +142,9 @@ def test_the_dashboard_prints_its_specification_and_reaches_nothing():
     assert all(m in text for m in metrics)
     assert '"quickstart"' in text
     assert "norm.value.name" in text
+
+
+def test_without_a_tracker_wandb_is_not_imported():
+    code = "import sys, study.trackers, study.sweep, study.launch.local; sys.exit('wandb' in sys.modules)"
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
