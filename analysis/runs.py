@@ -50,8 +50,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """Column → (keys into run.json, pandas dtype). An absent or null value becomes a missing one."""
 
-DERIVED = ("sweeps", "setting", "switches", "path")
-"""Further columns: sweeps (JSON list of names), setting and switches (see those functions), path (the run
+DERIVED = ("sweeps", "setting", "switches", "poisoned_at", "path")
+"""Further columns: sweeps (JSON list of names), setting and switches (see those functions), poisoned_at
+("layer at step n" of the first running statistics that met a non-finite batch, or empty), path (the run
 directory)."""
 
 
@@ -107,7 +108,15 @@ def _row(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: _dig(record, keys) for name, (keys, _) in COLUMNS.items()}
     sweeps = record.get("sweeps") or []
     row["norm"] = "none" if row["norm"] is None else str(row["norm"])
-    derived = {"setting": setting(record), "switches": switches(record), "path": path}
+    poisoned = record.get("poisoned") or []
+    row["poisoned"] = bool(poisoned)
+    first = min(poisoned, key=lambda p: p["step"]) if poisoned else None
+    derived = {
+        "setting": setting(record),
+        "switches": switches(record),
+        "poisoned_at": f"{first['layer']} at step {first['step']}" if first else "",
+        "path": path,
+    }
     return row | {"sweeps": json.dumps(list(sweeps))} | derived
 
 

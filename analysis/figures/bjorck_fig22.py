@@ -89,6 +89,9 @@ def _seen(table: pd.DataFrame) -> list[str]:
     for name, where in thirds.items():
         rows = hidden[where]
         tested = rows[rows["unimodal_p"].notna()]
+        if tested.empty:
+            said.append(f"No layer of the {name} third was tested for modes.")
+            continue
         found = [
             (norm, seed, float((run["unimodal_p"] < LEVEL).mean()), float(run["dip"].median()))
             for (norm, seed), run in groups(tested, ["norm", "seed"])

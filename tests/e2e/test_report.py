@@ -167,6 +167,15 @@ def test_a_probe_table_missing_in_some_runs_is_named(tmp_path, one_figure):
     assert page.text.count(without) >= 2
 
 
+def test_runs_measured_before_training_only_have_no_outcomes(tmp_path, one_figure):
+    run = factory.write_run(tmp_path / "runs", steps_total=0, steps_done=0)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert "1 run: 1 measured before training only." in page.text
+    assert "they have no outcomes" in page.text
+    assert "not trained" in page.text
+    assert run in page.text
+
+
 def test_a_sweep_limits_the_page(tmp_path, one_figure):
     factory.write_run(tmp_path / "runs", seed=0, sweeps=("a",))
     other = factory.write_run(tmp_path / "runs", seed=1, sweeps=("b",))
