@@ -80,6 +80,8 @@ def run_pack(pack: Pack) -> None:
     with display:
         pool.run()
     code = display.final()
+    reasons = {x.trial.run_id: x.reason for x in display.lines.values() if x.state is State.FAILED}
+    add_note(pack.note, failed=reasons)
     left = [x for x in display.lines.values() if x.state in (State.WAITING, State.INTERRUPTED)]
     if left and pool.stopping:
         display.say(_requeue(pack))

@@ -87,7 +87,7 @@ class _Watcher:
             submission.folder.glob("*_0_log.out")
         )
         seen = f" (see {logs[-1]})" if logs else ""
-        if ended := note.get("ended"):
+        if ended := note.get("failed", {}).get(now.run_id) or note.get("ended"):
             return f"{ended}{seen}"
         job = logs[-1].name.removesuffix("_0_log.out") if logs else ""
         state = self._accounting(job) if job else ""
