@@ -205,6 +205,7 @@ def test_launches_at_once_and_a_killed_launcher_double_nothing(slurm, tmp_path):
     assert all(leftovers(run_paths(c)) == [] for c in configs)
 
 
+@pytest.mark.slow
 def test_code_edited_after_the_submission_is_told_or_refused(slurm, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
