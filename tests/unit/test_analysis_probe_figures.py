@@ -234,6 +234,7 @@ def _broken(value):
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 1e30])
 @pytest.mark.parametrize("name", PROBE_FIGURES)
 @pytest.mark.filterwarnings("error::UserWarning")
