@@ -140,14 +140,15 @@ _active: set[Mirror] = set()
 def mark_uploaded(paths: RunPaths, record: Mapping[str, Any]) -> None:
     """Note that W&B has all of a run, so that `study.sweep sync` and `wandb sync` leave it alone."""
     paths.wandb.mkdir(exist_ok=True)
-    write_json(paths.uploaded, uploaded_as(record))
+    write_json(paths.uploaded, uploaded_as(paths, record))
     for file in paths.wandb.glob("offline-run-*/run-*.wandb"):
         file.with_name(file.name + ".synced").touch()
 
 
-def uploaded_as(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a run's record an upload depends on."""
-    return {k: record.get(k) for k in ("wandb_id", "status", "updated", "sweeps")}
+def uploaded_as(paths: RunPaths, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a run an upload depends on; probe tables may be added to a finished run."""
+    tables = {path.name: path.stat().st_size for path in sorted(paths.probes.glob("*.parquet"))}
+    return {k: record.get(k) for k in ("wandb_id", "status", "updated", "sweeps")} | {"probes": tables}
 
 
 def kill_service() -> None:

@@ -31,7 +31,7 @@ def sync(config: RunConfig, paths: RunPaths) -> tuple[bool, str]:
     if not record.get("wandb_id"):
         record["wandb_id"] = identity_of(paths.run_id)
         write_json(paths.record, record)
-    if _uploaded(paths) == uploaded_as(record):
+    if _uploaded(paths) == uploaded_as(paths, record):
         return False, ""
     failed = replay(config, paths, record)
     return not failed, failed

@@ -148,3 +148,15 @@ def test_without_a_tracker_wandb_is_not_imported():
     code = "import sys, study.trackers, study.sweep, study.launch.local; sys.exit('wandb' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_an_upload_is_stale_once_a_probe_table_is_added(tmp_path):
+    from study.paths import RunPaths
+    from study.trackers.mirror import uploaded_as
+
+    paths = RunPaths(tmp_path)
+    paths.probes.mkdir()
+    before = uploaded_as(paths, {"wandb_id": "x"})
+    assert uploaded_as(paths, {"wandb_id": "x"}) == before
+    paths.probe("gradient_tails").write_bytes(b"rows")
+    assert uploaded_as(paths, {"wandb_id": "x"}) != before
