@@ -248,5 +248,5 @@ def test_padding_puts_images_in_the_middle_of_zero_pixels():
 
 
 def test_padding_to_less_than_the_native_size_is_refused():
-    with pytest.raises(ConfigError, match="data.size=4 with data.fit=pad is below the images' own 8×8"):
+    with pytest.raises(ConfigError, match=r"data.size=4 with data.fit=pad is below the images' own 8×8"):
         load(DataConfig(fit="pad", size=4), "cpu")
