@@ -30,14 +30,14 @@ Floats = NDArray[np.float64]
 def rows(
     frames: Frames, probe: str, *, when: Sequence[str] = ("init",), least_norms: int = 2
 ) -> pd.DataFrame:
-    """Rows of a probe at some moments, of one run per norm and seed, with `seed` and `lr`.
+    """Rows of a probe at some moments, of one run per norm and seed, with `seed`, `lr` and `depth`.
 
     Before the first update a run's rate does not matter: of several, the lowest stands for all. At most
     MOST_NORMS norms are kept, bn and none first. Raises UndrawableError if nothing, or too little to compare,
     is left.
     """
     table = frames.probes[probe]
-    runs = frames.runs[["run_id", "seed", "lr"]].astype({"run_id": "str"})
+    runs = frames.runs[["run_id", "seed", "lr", "depth"]].astype({"run_id": "str"})
     found = table[table["when"].isin(list(when))].astype({"run_id": "str", "norm": "str"})
     if found.empty:
         raise UndrawableError(f"the tables of probe '{probe}' have no rows measured at {' or '.join(when)}")
@@ -60,9 +60,9 @@ def at_layer(table: pd.DataFrame, number: int) -> pd.DataFrame:
     numbers = sorted({int(n) for n in table["number"].dropna()})
     if not numbers:
         raise UndrawableError("no layer of its tables has a number")
-    if number in numbers:
-        return table[table["number"] == number]
-    target = 1 + (number - 1) * (numbers[-1] - 1) / (PAPER_DEPTH - 1)
+    known = table["depth"].dropna() if "depth" in table else pd.Series(dtype="Int64")
+    depth = int(known.max()) if len(known) else numbers[-1]
+    target = 1 + (number - 1) * (depth - 1) / (PAPER_DEPTH - 1)
     alike = [n for n in numbers if n % 2 == number % 2] or numbers
     return table[table["number"] == min(alike, key=lambda n: (abs(n - target), n))]
 

@@ -73,6 +73,10 @@ def test_every_figure_saves_svg_png_and_the_numbers_it_shows(tmp_path):
     for name, module in found.items():
         if figures.lacking(module, frames):
             continue
+        if name == "variants":
+            with pytest.raises(figures.UndrawableError):  # two norms: the figures by rate show them
+                module.draw(frames)
+            continue
         svg = style.save(module.draw(frames), tmp_path, name)
         assert svg == (tmp_path / f"{name}.svg").read_text()
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
