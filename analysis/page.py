@@ -174,6 +174,12 @@ def _notices(table: pd.DataFrame) -> Iterator[str]:
             f"These runs come from {settings} settings{named} that differ in more than norm, rate and seed. "
             "They are shown one after another and never averaged together."
         )
+    spoilt = table[table["poisoned"].fillna(False) & (table["outcome"] != "diverged")]
+    for _, run in spoilt.iterrows():
+        yield (
+            f"{run['run_id']}: running statistics met a batch with non-finite values ({run['poisoned_at']}); "
+            "its evaluation results from then on say nothing about the network."
+        )
     if table["dirty"].fillna(False).any():
         n = int(table["dirty"].fillna(False).sum())
         yield f"{n} of {len(table)} runs were made from code with uncommitted changes."

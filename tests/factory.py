@@ -83,6 +83,7 @@ def write_run(
         "crossings": {"absolute_step": done if diverged else None, "relative_step": None},
         "initial_loss": 2.5 if norm == "bn" else 88.0,
         "plateau_reached": None if diverged else False,
+        "poisoned": [],
         "n_classes": CLASSES,
         "chance": 0.102,
         "n_train": N_TRAIN,

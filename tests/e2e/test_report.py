@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from analysis import report
+from analysis.load import load
 from tests import factory
 
 ROOT = Path(__file__).parents[2]
@@ -232,3 +233,14 @@ def test_many_runs_print_one_line_per_cell(tmp_path, one_figure, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) < 8
     assert "n = 0 of 3, 3 diverged" in "\n".join(lines)
+
+
+def test_spoilt_running_statistics_are_marked(tmp_path):
+    spoilt = [{"layer": "block2.conv1", "step": 17}, {"layer": "stem", "step": 16}]
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, poisoned=spoilt)
+    frames = load([tmp_path / "runs"])
+    assert frames.runs["poisoned"].tolist() == [True]
+    text = report.write(frames, tmp_path / "out", "command").read_text()
+    assert "running statistics met a batch with non-finite values (stem at step 16)" in text
+    factory.grid_runs(tmp_path / "sound", {("bn", 0.1): "trained"})
+    assert load([tmp_path / "sound"]).runs["poisoned"].tolist() == [False]
