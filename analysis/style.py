@@ -220,13 +220,6 @@ def percent(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, decimals=0))
 
 
-def rate_ticks(axes: Axes, rates: Sequence[float]) -> None:
-    """Mark exactly the rates that were used on a logarithmic x axis."""
-    axes.set_xscale("log")
-    axes.set_xticks(list(rates), [rate_label(r) for r in rates])
-    axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
-
-
 def svg(figure: Figure) -> str:
     """Return the figure as SVG text: transparent, text as outlines, the same bytes for the same figure."""
     out = io.StringIO()

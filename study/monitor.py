@@ -1,7 +1,7 @@
 """Watches the training loss: initial loss, divergence, first crossings, and the tally of an epoch."""
 
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -51,7 +51,6 @@ class Tally:
     loss: float = 0.0
     correct: int = 0
     n: int = 0
-    predicted: list[int] = field(default_factory=list)
 
     def add(self, loss: float, correct: int, n: int) -> None:
         """Add one batch: its mean loss, its number of correct predictions and of images."""

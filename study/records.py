@@ -60,7 +60,7 @@ def write_with(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as strict JSON; non-finite numbers become strings ("nan", "inf", "-inf")."""
-    write_bytes(path, json.dumps(_strict(value), indent=1, allow_nan=False).encode())
+    write_bytes(path, json.dumps(strict(value), indent=1, allow_nan=False).encode())
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -136,7 +136,13 @@ def table_of(part: str) -> str:
 
 def strict(value: Any) -> Any:
     """Return nested plain values with non-finite numbers as strings, as run.json holds them."""
-    return _strict(value)
+    if isinstance(value, Mapping):
+        return {str(k): strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(v) for v in value]
+    if isinstance(value, float) and not -float("inf") < value < float("inf"):
+        return str(value)
+    return value
 
 
 def _write_durably(path: Path, data: bytes) -> None:
@@ -144,13 +150,3 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _strict(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(v) for v in value]
-    if isinstance(value, float) and not -float("inf") < value < float("inf"):
-        return str(value)
-    return value

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.paths import RunPaths
-from study.records import METRICS, _strict
+from study.records import METRICS, strict
 
 N_TEST, N_TRAIN, CLASSES = 450, 1344, 10
 STEPS_PER_EPOCH = 6
@@ -120,7 +120,7 @@ def write_run(
         "error": "Traceback …\nRuntimeError: out of memory" if status == "failed" else None,
     } | overrides
     paths.config.write_text(f"lr: {lr}\nseed: {seed}\n")
-    paths.record.write_text(json.dumps(_strict(record)))
+    paths.record.write_text(json.dumps(strict(record)))
     if status in {"finished", "stopped"}:
         pq.write_table(pa.Table.from_pylist(rows, schema=METRICS), paths.metrics)
         for name, table in (probes or {}).items():
