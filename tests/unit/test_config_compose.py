@@ -24,7 +24,7 @@ def test_config_yaml_repeats_the_frozen_defaults():
 
 
 def test_scale_beats_config_yaml_and_the_command_line_beats_both():
-    assert compose([]).epochs == 15
+    assert compose([]).epochs == 12
     assert compose(["scale=paper"]).epochs == 165
     assert compose(["scale=paper", "epochs=3"]).epochs == 3
     assert compose(["epochs=3", "scale=paper"]).epochs == 3
