@@ -57,7 +57,7 @@ def slug(config: RunConfig) -> str:
         config.data.name,
         config.model.name if depth is None else f"{config.model.name}{depth}",
         config.norm.family,
-        f"lr{config.lr:g}",
+        f"lr{config.lr:g}".replace("+", ""),
         f"s{config.seed}",
     )
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts))[:MAX_SLUG]

@@ -89,7 +89,10 @@ def merged(path: Path, table: pa.Table, at: str) -> pa.Table:
     """Return the rows of the table at `path` that are of another moment, and the new ones."""
     if not path.exists():
         return table
-    old = pq.read_table(path, partitioning=None)
+    try:
+        old = pq.read_table(path, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise StudyError(f"{path} is damaged; delete it and measure again") from error
     old = old.filter(pc.not_equal(old["when"], at))
     return pa.concat_tables([old, table], promote_options="default")
 

@@ -77,7 +77,9 @@ def read_record(paths: RunPaths) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:
-        raise DamagedRunError(f"{paths.record} cannot be read: {error}") from error
+        raise DamagedRunError(
+            f"{paths.record} cannot be read ({error}); delete {paths.root} to run it again"
+        ) from error
     if not isinstance(record, dict) or "status" not in record:
         raise DamagedRunError(f"{paths.record} is not the record of a run")
     return record

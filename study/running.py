@@ -1,6 +1,7 @@
 """A run while this process owns its directory: opens it, hears the training loop, publishes, finishes."""
 
 import contextlib
+import io
 import logging
 import os
 import shutil
@@ -214,7 +215,9 @@ class Running:
         try:
             saved = torch.load(self.paths.checkpoint, map_location=self.state.device, weights_only=True)
         except Exception as error:
-            raise records.DamagedRunError(f"{self.paths.checkpoint} cannot be read: {error}") from error
+            raise records.DamagedRunError(
+                f"{self.paths.checkpoint} is damaged; delete it to start this run over"
+            ) from error
         self.rows_store = Rows(self.paths, saved["parts"])
         self.state.load_state_dict(saved["state"])
         self._began -= saved["seconds"]
@@ -314,8 +317,11 @@ def stored_config(paths: RunPaths) -> RunConfig:
 
 
 def _save(path: Path, value: Any) -> None:
+    """Write through memory: torch's own writer turns a full disk into an error of its own."""
+    data = io.BytesIO()
+    torch.save(value, data)
     with open(path, "wb") as file:
-        torch.save(value, file)
+        file.write(data.getbuffer())
         file.flush()
         os.fsync(file.fileno())
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from study import trackers
+from study.config import RunConfig
 from study.errors import ConfigError, StudyError, unknown
 from study.launch import child, machine, validate
 from study.launch.plan import Plan, Trial, mark
@@ -66,7 +67,7 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
     second kills them. Trials that a live process elsewhere works on are left to it and waited for at the end.
     """
     display = display or Display()
-    context = fork_server()
+    context = fork_server([trial.config for trial in plan.todo])
     if plan.todo:
         _refuse_unrunnable(plan, context)
     display.plan(plan, machine.at_once(plan.todo, options.workers if options else 0))
@@ -85,10 +86,20 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
     return INTERRUPTED if pool.stopping else code
 
 
-def fork_server() -> ForkServerContext:
-    """Return the context whose processes start with torch imported."""
+def fork_server(configs: Iterable[RunConfig] = ()) -> ForkServerContext:
+    """Return the context whose processes start with torch, and what the configs name, imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    named = {
+        f"study.{folder}.{name}"
+        for c in configs
+        for folder, name in (
+            ("data", c.data.name),
+            ("models", c.model.name),
+            ("norms", c.norm.family),
+            ("inits", c.init.name),
+        )
+    }
+    context.set_forkserver_preload([*PRELOAD, *sorted(named), "study.launch._freeze"])
     return context
 
 

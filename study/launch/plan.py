@@ -85,6 +85,12 @@ class Plan:
         if partly:
             mean = sum(t.share for t in partly) / len(partly)
             lines.append(f"{len(partly)} partly done, {mean:.0%} of their steps on average")
+        unmeasured = [t for t in self.trials if t.done and _lacks_probes(t)]
+        if unmeasured:
+            lines.append(
+                f"{len(unmeasured)} finished without the probes asked for; to measure them now: "
+                f"python -m study.probe {unmeasured[0].paths.root} probes={unmeasured[0].config.probes.name}"
+            )
         if todo:
             lines.append(_estimate(self.estimates(), at_once))
         return "\n".join(lines)
@@ -132,6 +138,11 @@ def _trial(paths: RunPaths, config: RunConfig, exists: bool) -> Trial:
             f"{paths.root} holds another config than the one that asks for this directory; move it away"
         )
     return Trial(config, paths, observed_status(paths, record), record)
+
+
+def _lacks_probes(trial: Trial) -> bool:
+    names = {entry.partition("@")[0] for entry in trial.config.probes.measure}
+    return any(not trial.paths.probe(name).exists() for name in names)
 
 
 def _entries(folder: Path) -> frozenset[str]:

@@ -69,7 +69,7 @@ def run_pack(pack: Pack) -> None:
     plan = make_plan(map(from_mapping, pack.trials))
     display = _NodeDisplay(console(), pack=pack)
     display.plan(plan, pack.concurrent)
-    context = local.fork_server()
+    context = local.fork_server([trial.config for trial in plan.trials])
     with _deaf_children():
         multiprocessing.forkserver.ensure_running()
     options = local.Options(workers=pack.concurrent, grace_seconds=NEVER)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from study.config import RunConfig, with_values
+from study.config import RunConfig, from_mapping, with_values
 from study.errors import ConfigError
 from study.identity import run_id, scientific
 from study.launch import cost, local
@@ -135,3 +135,17 @@ def test_a_damaged_record_is_named(tmp_path):
     paths.record.write_text(json.dumps({"status": "finished"})[:-4])
     with pytest.raises(Exception, match=r"run\.json cannot be read"):
         make_plan([run])
+
+
+def test_a_finished_run_without_the_probes_asked_for_is_pointed_to_study_probe(tmp_path):
+    asked = {"data": {"name": "synthetic"}, "runs_dir": str(tmp_path)}
+    config = from_mapping({**asked, "probes": {"name": "light", "measure": ["activation_moments@epoch_end"]}})
+    paths = RunPaths(tmp_path / run_id(config))
+    paths.root.mkdir()
+    write_json(paths.record, {"status": "finished", "scientific": scientific(config), "sweeps": []})
+    told = f"python -m study.probe {paths.root} probes=light"
+    assert told in make_plan([config]).summary()
+    assert "study.probe" not in make_plan([from_mapping(asked)]).summary()
+    paths.probes.mkdir()
+    paths.probe("activation_moments").touch()
+    assert "study.probe" not in make_plan([config]).summary()
