@@ -240,7 +240,9 @@ def _refuse(options: Sequence[str]) -> None:
     parser = Parser(
         prog="python -m study.bench", description=__doc__, formatter_class=RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join([*PARTS, *LONGER]))
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", choices=[[], *PARTS, *LONGER], help=", ".join([*PARTS, *LONGER])
+    )
     parser.parse_args(options)
 
 

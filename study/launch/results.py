@@ -30,7 +30,7 @@ def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Re
     rows = _test_rows(paths)
     accuracies = [accuracy for accuracy, _ in rows if accuracy is not None]
     accuracy, n = rows[-1] if rows else (None, None)
-    without = "not trained" if record.get("steps_total") == 0 else "no metrics"
+    without = "not trained" if record.get("steps_total") == 0 else str(record["outcome"])
     outcome = fate(str(record["outcome"]), accuracy, n, record["chance"]) or without
     best, last = (max(accuracies), accuracies[-1]) if accuracies else (None, None)
     return Result(outcome, best, last, record["seconds"])
