@@ -12,7 +12,7 @@ import pytest
 from study.execute import execute, run_paths
 from study.identity import run_id
 from study.ownership import observed_status
-from study.records import read_record
+from study.records import DamagedRunError, read_record
 from study.status import Status
 from tests.runs import assert_same_results, leftovers, tiny
 
@@ -213,3 +213,16 @@ def test_a_rerun_killed_in_its_swap_loses_nothing(tmp_path, whole):
     execute(config)
     assert (paths.root / "metrics.parquet").stat().st_ino == before
     assert [p.name for p in tmp_path.iterdir()] == [paths.run_id]
+
+
+def test_a_damaged_checkpoint_is_one_sentence_with_the_way_out(tmp_path, whole):
+    config = tiny(tmp_path)
+    execute(config, stop=lambda: True)
+    paths = run_paths(config)
+    paths.checkpoint.write_bytes(b"garbage")
+    with pytest.raises(DamagedRunError, match=r"checkpoint\.pt is damaged; delete it to start") as error:
+        execute(config)
+    assert "\n" not in str(error.value)
+    paths.checkpoint.unlink()
+    execute(config)
+    assert_same_results(paths, whole)
