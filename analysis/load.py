@@ -251,5 +251,6 @@ def _with_norm(frame: pd.DataFrame, norms: "pd.Series[str]") -> pd.DataFrame:
     places = kinds.get_indexer(labels).astype(np.int16)
     codes: NDArray[np.int16] = places[frame["run_id"].cat.codes] if len(labels) else np.empty(0, np.int16)
     column: Any = pd.Categorical.from_codes(codes, kinds)
+    frame = frame.drop(columns="norm", errors="ignore")  # a gradient's length, in tables of early versions
     frame.insert(1, "norm", column)
     return frame

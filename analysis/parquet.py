@@ -20,9 +20,6 @@ BATCH = 100_000
 FILES = 1000
 """Files in one query at most, where all are known to have the same columns."""
 
-OWN_NORM = "l2_norm"
-"""What a probe's own column `norm` (of a gradient) is called in frames, where `norm` is the run's."""
-
 
 def read(files: Mapping[str, Path], schema: pa.Schema | None) -> tuple[pa.Table, dict[str, str]]:
     """Return the rows of all files with their run id in front, and {run id: what is wrong with its file}.
@@ -106,8 +103,6 @@ def _query(files: Mapping[str, Path], schema: pa.Schema | None) -> pa.Table:
         except duckdb.Error:  # some file lacks a column, or holds it as another type
             table = _read(files, columns, declared=schema)
         table = table.cast(pa.schema([table.schema.field(0), *schema]))
-    if "norm" in table.schema.names:  # a length that a probe measured: beside it stands the run's norm
-        table = table.rename_columns({"norm": OWN_NORM})
     for name in CATEGORIES:
         if name in table.schema.names:
             table = categorical(table, name)

@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
         ("count", pa.int64()),  # images of this class in the batch
         ("mean_abs", pa.float64()),  # mean |gradient| over the kernel
         ("max_abs", pa.float64()),
-        ("norm", pa.float64()),
+        ("kernel_norm", pa.float64()),  # Frobenius; not "norm", which is the run's in every frame
         ("shape", pa.list_(pa.int32())),  # of the weight
         ("gradient", pa.list_(pa.float32())),  # the kernel's, flattened
         ("nonfinite", pa.int64()),
@@ -98,7 +98,7 @@ def _row(kernel: Tensor) -> dict[str, Any]:
     return {
         "mean_abs": float(precise.abs().mean()),
         "max_abs": float(precise.abs().max()),
-        "norm": float(precise.norm()),
+        "kernel_norm": float(precise.norm()),
         "shape": list(kernel.shape),
         "gradient": plain(kernel.float().flatten()),
         "nonfinite": int((~kernel.isfinite()).sum()),

@@ -162,7 +162,7 @@ def test_half_precision_measures_nearly_the_same(precision: str) -> None:
         ("gradient_tails", "deviation"),
         ("gradient_agreement", "a"),
         ("gradient_agreement", "b"),
-        ("class_gradients", "norm"),
+        ("class_gradients", "kernel_norm"),
     ):
         for a, b in zip(full.rows(probe), half.rows(probe), strict=True):
             assert b[column] == pytest.approx(a[column], rel=0.1), (probe, a["layer"], a["when"])

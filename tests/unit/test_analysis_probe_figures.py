@@ -77,7 +77,8 @@ def probe_rows(norm, seed):
         ],
         "class_gradients": [
             {**COMMON, "layer": "layer52", "number": 52, "by": "logit", "class": c, "count": 2}
-            | {"mean_abs": 10.0 if c == 1 and wide > 1 else 1.0, "max_abs": 1.0, "norm": 1.0, "nonfinite": 0}
+            | {"mean_abs": 10.0 if c == 1 and wide > 1 else 1.0, "max_abs": 1.0, "kernel_norm": 1.0}
+            | {"nonfinite": 0}
             for c in range(3)
         ],
         "example_gradients": [
@@ -260,12 +261,6 @@ def test_rates_that_differ_do_not_double_what_is_measured_before_training(tmp_pa
     rows = _probes.rows(load([tmp_path]), "logit_gradients")
     assert len(rows) == 2
     assert set(rows["lr"]) == {0.001}
-
-
-def test_a_probes_own_column_norm_stands_beside_the_runs_norm(usual):
-    table = usual.probes["class_gradients"]
-    assert set(table["norm"]) == {"bn", "none"}
-    assert set(table["l2_norm"]) == {1.0}
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,12 @@ def test_an_interrupted_pass_leaves_no_hook() -> None:
     assert hooks(network) == before
 
 
+def test_columns_of_a_probe_are_not_those_that_frames_put_beside_them() -> None:
+    beside = {"run_id", "norm", "lr", "seed", "depth", "model", "data", *base.COMMON.names}
+    for name in PROBES:
+        assert not beside & set(base.load(name).SCHEMA.names), name
+
+
 def test_schedules() -> None:
     found = base.parse(["logit_gradients", "gradient_tails@first:7", "gradient_tails@every:50"])
     assert found == [
