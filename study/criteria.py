@@ -50,6 +50,24 @@ def stuck_at_chance(correct: int, n: int, chance: float, alpha: float = CHANCE_A
     return bool(binomtest(correct, n, chance, alternative="greater").pvalue > alpha)
 
 
+def fate_decided(correct: int, n: int, chance: float, evaluations: int) -> bool:
+    """Whether an evaluation shows that a network has left chance, so that a search need not train it further.
+
+    What can be decided before the last of `evaluations` (one an epoch), and what cannot:
+
+    - *Diverged* is final at once: training ends there.
+    - *Stuck at chance* cannot be decided early: a network may leave chance in its last epoch.
+    - *Trained* cannot either, strictly: while the rate is high a network may fall back, or diverge. What an
+      early evaluation can show for good is that it has left chance, by the exact binomial test of
+      `stuck_at_chance`; at level α divided by the number of evaluations, so that a network that only guesses
+      passes any of them with probability at most α.
+
+    A search (study/max_lr.py) therefore lets this steer its bisection only, and trains the run at the lower
+    end of the bracket it reports to its end: no verdict that it reports is one that more training could undo.
+    """
+    return not stuck_at_chance(correct, n, chance, CHANCE_ALPHA / evaluations)
+
+
 def fate(outcome: str, accuracy: float | None, n: int | None, chance: float | None) -> str | None:
     """Return what a complete run came to: diverged, stuck at chance or trained; None if it cannot be told.
 

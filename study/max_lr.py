@@ -1,10 +1,14 @@
 """The highest trainable learning rate of a configuration and seed, by bisection; its result is a bracket.
 
 Rates lie on the grid ratio^k, so that later searches find what earlier ones ran. A rate is trainable if its
-run neither diverges nor ends stuck at chance (study/criteria.py). Bisection takes for granted that all
-rates above a failing one fail; runs on disk that contradict it are shown.
+run neither diverges nor ends stuck at chance (study/criteria.py). On the way a run stops, resumable, once it
+has left chance (criteria.fate_decided), which a later divergence could belie; so at the end the run at the
+lower end of the bracket is trained to its last epoch, and if it fails there, the search goes on below it.
+The upper end always rests on a complete run: one that diverged, or one that was stuck after its last epoch.
+Bisection takes for granted that all rates above a failing one fail; runs that contradict it are shown.
 """
 
+import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from study.config import RunConfig
-from study.errors import ConfigError
+from study.errors import ConfigError, StudyError
 from study.identity import run_id, scientific
 from study.launch.plan import Plan, make_plan
 from study.launch.results import result
@@ -21,6 +25,9 @@ from study.records import DamagedRunError, read_record
 from study.status import Outcome, Status
 
 Launch = Callable[[Plan], int]
+
+INTERRUPTED = 130
+"""Exit code of a launch that was told to stop."""
 
 
 @dataclass
@@ -34,6 +41,8 @@ class Search:
     high: float
     known: dict[float, str] = field(default_factory=dict)
     """Outcome by rate, in the words of the tables."""
+    early: set[float] = field(default_factory=set)
+    """Rates known from runs that stopped when they had left chance."""
 
     @property
     def works(self) -> float | None:
@@ -69,6 +78,28 @@ class Search:
         middle = self.snap(math.sqrt(works * fails))
         return [middle] if works < middle < fails else []
 
+    def next_runs(self, confirm: bool) -> list[RunConfig]:
+        """Return the runs to do now: of rates to try, or the whole one that confirms the lower end."""
+        if rates := self.next_rates():
+            return [replace(self.config, lr=lr, stop_when_decided=True) for lr in rates]
+        works = self.works
+        if confirm and works is not None and works in self.early:
+            return [replace(self.config, lr=works, stop_when_decided=False)]
+        return []
+
+    def learn(self, paths: RunPaths, record: dict[str, Any] | None) -> None:
+        """Take in what came of a run, if it has finished or was stopped."""
+        status = Status(record["status"]) if record is not None else Status.WAITING
+        if record is None or status not in (Status.FINISHED, Status.STOPPED):
+            return
+        found, lr = result(paths, status, record), float(record["lr"])
+        if found.damaged:
+            return
+        self.known[lr] = found.outcome
+        self.early.discard(lr)
+        if status is Status.STOPPED:
+            self.early.add(lr)
+
     def snap(self, lr: float) -> float:
         """Return the nearest rate of the grid, written with five digits."""
         return float(f"{self.ratio ** round(math.log(lr) / math.log(self.ratio)):.5g}")
@@ -80,11 +111,25 @@ class Search:
             return f"below {fails:g}" if fails is not None else "unknown"
         return f"{works:g} – {fails:g}" if fails is not None else f"at least {works:g}"
 
+    def remarks(self) -> str:
+        """Return what keeps the bracket from being the whole truth; empty if nothing does."""
+        found = []
+        if self.next_rates():
+            found.append("not narrower: runs are missing")
+        elif self.works in self.early:
+            found.append("lower end has left chance, not trained to its end")
+        if self.contradictions:
+            found.append(f"yet {', '.join(f'{lr:g}' for lr in self.contradictions)} trains")
+        return "; ".join(found)
 
-def find(configs: Iterable[RunConfig], launch: Launch, ratio: float, low: float, high: float) -> list[Search]:
+
+def find(
+    configs: Iterable[RunConfig], launch: Launch, ratio: float, low: float, high: float, confirm: bool = True
+) -> list[Search]:
     """Search for every distinct configuration and seed at once, a round of runs at a time.
 
-    Stops early where runs fail for another reason than their rate. Raises ConfigError for a bad range.
+    Without `confirm`, lower ends may rest on runs that were stopped when they had left chance. Stops early
+    where runs fail for another reason than their rate, or if interrupted. Raises ConfigError for a bad range.
     """
     if not 1.01 <= ratio <= 100:
         raise ConfigError(f"ratio={ratio:g} is out of range: it must be ≥ 1.01 and ≤ 100")
@@ -93,39 +138,64 @@ def find(configs: Iterable[RunConfig], launch: Launch, ratio: float, low: float,
     distinct = {run_id(replace(c, lr=1.0)): c for c in configs}
     searches = [Search(c, ratio, low, high) for c in distinct.values()]
     _recall(searches)
-    tried: set[str] = set()
+    tried: set[tuple[str, bool]] = set()
     while True:
-        wanted = [(s, replace(s.config, lr=lr)) for s in searches for lr in s.next_rates()]
-        wanted = [(s, c) for s, c in wanted if run_id(c) not in tried]
+        wanted = [(s, c) for s in searches for c in s.next_runs(confirm) if _key_of(c) not in tried]
         if not wanted:
             return searches
-        tried |= {run_id(c) for _, c in wanted}
-        launch(make_plan(c for _, c in wanted))
+        tried |= {_key_of(c) for _, c in wanted}
+        code = launch(make_plan(c for _, c in wanted))
         for search, config in wanted:
             paths = RunPaths(Path(config.runs_dir) / run_id(config))
-            outcome = _outcome(paths, read_record(paths))
-            if outcome is not None:
-                search.known[config.lr] = outcome
+            search.learn(paths, read_record(paths))
+        if code == INTERRUPTED:
+            return searches
 
 
-def table(searches: Sequence[Search]) -> str:
-    """Return one line per search: bracket, ratio of its ends, runs used, configuration."""
+HEAD = ("highest trainable rate", "ratio", "above it", "runs", "configuration", "remarks")
+
+
+def rows(searches: Sequence[Search]) -> list[tuple[str, ...]]:
+    """Return one row per search, as HEAD says: bracket, ratio of its ends, outcome at its upper end, …"""
     from study.launch.plan import differing
     from study.launch.table import label
 
     names = [n for n in differing([s.config for s in searches]) if n != "lr"] or ["norm.name", "seed"]
-    lines = ["highest trainable rate\truns\tconfiguration"]
-    for search in searches:
-        odd = ", ".join(f"{lr:g}" for lr in search.contradictions)
-        note = f" (yet {odd} trains)" if odd else ""
-        narrow = "" if not search.next_rates() else " (not narrower: runs are missing)"
-        text = f"{search.bracket()}{note}{narrow}"
-        lines.append(f"{text}\t{len(search.known)}\t{label(search.config, names)}")
-    return "\n".join(lines)
+    found: list[tuple[str, ...]] = []
+    for s in searches:
+        narrow = f"{s.fails / s.works:.3g}" if s.works is not None and s.fails is not None else ""
+        above = s.known[s.fails] if s.fails is not None else ""
+        found.append((s.bracket(), narrow, above, str(len(s.known)), label(s.config, names), s.remarks()))
+    return found
+
+
+def table(searches: Sequence[Search]) -> str:
+    """Return the rows as text, in columns."""
+    lines = [HEAD, *rows(searches)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def write_csv(searches: Sequence[Search], file: Path) -> None:
+    """Write rate bounds and settings, one row per search; an open end is empty. Raises StudyError."""
+    fields = [scientific(s.config) for s in searches]
+    names = sorted({name for f in fields for name in f} - {"lr"})
+    ends = ("works", "fails", "fails_by", "works_whole", "runs")
+    try:
+        with open(file, "w", newline="") as out:
+            writer = csv.writer(out)
+            writer.writerow([*ends, "norm", *names])
+            for s, f in zip(searches, fields, strict=True):
+                above = s.known[s.fails] if s.fails is not None else None
+                whole = s.works is not None and s.works not in s.early
+                values = [s.works, s.fails, above, whole, len(s.known), s.config.norm.name]
+                writer.writerow([*values, *(f.get(name) for name in names)])
+    except OSError as error:
+        raise StudyError(f"cannot write to {file}: {error.strerror}") from error
 
 
 def _recall(searches: Sequence[Search]) -> None:
-    """Take in all finished runs on disk that differ from a search's configuration in their rate alone."""
+    """Take in all runs on disk that differ from a search's configuration in their rate alone."""
     wanted: dict[str, list[Search]] = {}
     for search in searches:
         wanted.setdefault(_key(scientific(replace(search.config, lr=1.0))), []).append(search)
@@ -136,17 +206,12 @@ def _recall(searches: Sequence[Search]) -> None:
             except DamagedRunError:
                 continue
             for search in wanted.get(_key((record or {}).get("scientific", {})), []):
-                outcome = _outcome(paths, record)
-                if outcome is not None and record is not None:
-                    search.known[float(record["lr"])] = outcome
+                search.learn(paths, record)
 
 
 def _key(fields: dict[str, Any]) -> str:
     return repr(sorted((k, str(v)) for k, v in fields.items() if k != "lr"))
 
 
-def _outcome(paths: RunPaths, record: dict[str, Any] | None) -> str | None:
-    """Return what came of a finished run; None if it has not finished."""
-    if record is None or record["status"] != Status.FINISHED:
-        return None
-    return result(paths, Status.FINISHED, record).outcome
+def _key_of(config: RunConfig) -> tuple[str, bool]:
+    return run_id(config), config.stop_when_decided

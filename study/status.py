@@ -9,7 +9,7 @@ class Status(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"
-    """Ended early because its fate was decided; whoever needs it whole resumes it."""
+    """Ended early because it had left chance (criteria.fate_decided); whoever needs it whole resumes it."""
     FAILED = "failed"
     """Raised an exception; the traceback is in log.txt."""
     PREEMPTED = "preempted"
@@ -29,3 +29,8 @@ class Outcome(StrEnum):
 
 DONE = frozenset({Status.FINISHED})
 """Statuses that a launch leaves alone."""
+
+
+def enough(stop_when_decided: bool) -> frozenset[Status]:
+    """Statuses of a run that is as far as was asked: whole, or stopped where that will do."""
+    return DONE | {Status.STOPPED} if stop_when_decided else DONE

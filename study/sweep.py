@@ -1,6 +1,6 @@
 """A grid kept in a file: `python -m study.sweep plan|launch|status|cancel|max_lr|sync sweeps/NAME.yaml`.
 
-The file is in W&B's sweep syntax, so that `wandb sweep` takes it too.
+NAME alone will do. The file is in W&B's sweep syntax, so that `wandb sweep` takes it too.
 """
 
 import argparse
@@ -9,19 +9,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from study.arguments import Parser, counted
+from study.arguments import Parser
 from study.errors import ConfigError, StudyError, unknown
 from study.status import Status
 
 KEYS = ("program", "method", "metric", "parameters", "command", "name", "description", "project", "entity")
 COMMAND = ("-m", "study.run", "${args_no_hyphens}")
 """What the end of a sweep's command must be, so that W&B's agent runs what we run."""
+
+
+SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,12 @@ class Sweep:
     def command(self, extra: Sequence[str] = ()) -> str:
         """Return the equivalent command line."""
         return shlex.join(["python", "-m", "study.run", "-m", *self.settings(extra)])
+
+
+def sweep_file(text: str) -> Path:
+    """Return the file that a path, or the name of a file in sweeps/, means."""
+    named = SWEEPS / f"{text}.yaml"
+    return named if named.exists() and not Path(text).exists() else Path(text)
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -113,19 +122,32 @@ def _parser() -> argparse.ArgumentParser:
     status = _command(commands, "status", _status, "count statuses and outcomes; exit code 1 if any failed")
     status.add_argument("--watch", type=float, metavar="SECONDS", help="refresh until nothing runs or waits")
     _command(commands, "cancel", _cancel, "cancel this sweep's SLURM jobs; what they run writes a checkpoint")
-    search = _command(
-        commands, "max_lr", _max_lr, "find the highest trainable rate per configuration and seed"
-    )
-    search.add_argument("--ratio", type=float, default=1.25, help="how narrow the bracket must be")
-    search.add_argument("--low", type=float, default=1e-6, help="lowest rate to try")
-    search.add_argument("--high", type=float, default=10.0, help="highest rate to try")
+    _search_command(commands)
     _command(commands, "sync", _sync, "upload the finished runs to W&B, each once; exit code 1 if that fails")
     return parser
 
 
+def _search_command(commands: Any) -> None:
+    text = "find the highest trainable rate per configuration and seed"
+    search = commands.add_parser("max_lr", help=text, description=f"{text} (study/max_lr.py says how)")
+    search.add_argument(
+        "words", nargs="+", metavar="NAME|SETTING", help="sweeps, and settings on top of theirs"
+    )
+    search.set_defaults(run=_max_lr)
+    search.add_argument("--ratio", type=float, default=1.25, help="how narrow the bracket must be")
+    search.add_argument("--low", type=float, default=1e-6, help="lowest rate to try")
+    search.add_argument("--high", type=float, default=10.0, help="highest rate to try")
+    search.add_argument("--csv", type=Path, metavar="FILE", help="write the table as CSV too")
+    search.add_argument(
+        "--unconfirmed",
+        action="store_true",
+        help="spare the last run of each search, which trains the lower end of its bracket to the end",
+    )
+
+
 def _command(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    made.add_argument("file", type=Path, help="sweeps/NAME.yaml")
+    made.add_argument("file", type=sweep_file, metavar="NAME", help="NAME, or sweeps/NAME.yaml")
     made.add_argument("overrides", nargs="*", help="settings on top of the file's, as in runs_dir=/data/runs")
     made.set_defaults(run=run)
     return made
@@ -165,15 +187,17 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
+    from study.launch.standing import standing
+
     sweep = read_sweep(args.file)
+    plan = plan_of(sweep, args.overrides)
     while True:
-        plan = plan_of(sweep, args.overrides)
-        text, failed = _counted(sweep, plan)
-        print(text, flush=True)
-        live = {Status.RUNNING, Status.WAITING} & set(plan.counts())
-        if not args.watch or not live:
-            return 1 if failed else 0
+        now = standing(sweep.name, plan)
+        print(now.text, flush=True)
+        if not args.watch or not now.open:
+            return 1 if now.failed else 0
         time.sleep(args.watch)
+        plan = replace(plan, trials=tuple(t.look() for t in plan.trials))
 
 
 def _sync(args: argparse.Namespace) -> int:
@@ -213,12 +237,22 @@ def _cancel(args: argparse.Namespace) -> int:
 def _max_lr(args: argparse.Namespace) -> int:
     from study import max_lr
     from study.compose import compose_all, expand
+    from study.config import with_values
 
-    settings = read_sweep(args.file).settings(args.overrides)
-    grid = [x for x in settings if not x.startswith(("lr=", "hydra"))]
-    launch = _launcher([x for x in settings if x.startswith("hydra")])
-    searches = max_lr.find(compose_all(expand(grid)), launch, args.ratio, args.low, args.high)
+    extra = [x for x in args.words if "=" in x]
+    configs, launcher = [], [x for x in extra if x.startswith("hydra")]
+    for name in (x for x in args.words if "=" not in x):
+        settings = read_sweep(sweep_file(name)).settings(extra)
+        grid = [x for x in settings if not x.startswith(("lr=", "hydra"))]
+        for config in compose_all(expand(grid)):  # a name of its own: these runs are none of the sweep's grid
+            configs.append(with_values(config, {"sweep": f"{config.sweep}-max_lr"}))
+    if not configs:
+        raise ConfigError("max_lr needs the name of a sweep, as in: python -m study.sweep max_lr quickstart")
+    launch = _launcher(launcher)
+    searches = max_lr.find(configs, launch, args.ratio, args.low, args.high, confirm=not args.unconfirmed)
     print(max_lr.table(searches))
+    if args.csv:
+        max_lr.write_csv(searches, args.csv)
     return 1 if any(s.next_rates() for s in searches) else 0
 
 
@@ -233,47 +267,6 @@ def _launcher(overrides: Sequence[str]) -> Any:
         return lambda plan: slurm.launch(plan, waiting)
     here = local.options(**options)
     return lambda plan: local.launch(plan, here)
-
-
-def _in_queue(plan: Any) -> str:
-    """Say how many trials wait or run in SLURM's queue; empty where nothing was submitted."""
-    from study.launch import slurm_queue
-
-    folders = {t.paths.root.parent for t in plan.todo}
-    if not any((folder / slurm_queue.FOLDER).is_dir() for folder in folders):
-        return ""
-    try:
-        queued = slurm_queue.queued(folders, slurm_queue.live())
-    except StudyError as error:
-        return f"whether trials are queued is not known: {error}"
-    pending = [queued[str(t.paths.root)][2].pending for t in plan.todo if str(t.paths.root) in queued]
-    return f"SLURM: {sum(pending)} trials in tasks that wait, {len(pending) - sum(pending)} in tasks that run"
-
-
-def _counted(sweep: Sweep, plan: Any) -> tuple[str, bool]:
-    """Return the sweep's state in words, and whether any trial failed."""
-    from study.launch import cost
-    from study.launch.results import result
-
-    done = [t for t in plan.trials if t.status in (Status.FINISHED, Status.STOPPED)]
-    outcomes = Counter(result(t.paths, t.status, t.record).outcome for t in done)
-    lines = [f"{sweep.name}: {counted(len(plan.trials), 'trial')}"]
-    lines += [f"  {n:6d} {status}" for status, n in sorted(plan.counts().items())]
-    if outcomes:
-        lines.append(
-            "outcomes of the finished: " + ", ".join(f"{n} {o}" for o, n in sorted(outcomes.items()))
-        )
-    known = [s for s in plan.estimates() if s is not None]
-    if known:
-        left = sum(known) / len(known) * len(plan.todo)
-        running = max(1, plan.counts()[Status.RUNNING])
-        wall = cost.duration(left / running)
-        lines.append(f"about {cost.duration(left)} of run time left ({wall} at {running} at once)")
-    if queue := _in_queue(plan):
-        lines.append(queue)
-    failed = [t for t in plan.trials if t.status is Status.FAILED]
-    lines += [f"failed: {t.run_id}: {(t.record or {}).get('error')} (see {t.paths.log})" for t in failed]
-    return "\n".join(lines), bool(failed)
 
 
 if __name__ == "__main__":

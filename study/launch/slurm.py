@@ -18,7 +18,8 @@ from study.config import to_mapping
 from study.errors import ConfigError, StudyError, unknown
 from study.identity import scientific
 from study.launch import slurm_queue, slurm_watch, validate
-from study.launch.plan import Plan, Trial, mark
+from study.launch.local import note_sweeps
+from study.launch.plan import Plan, Trial
 from study.launch.slurm_queue import Live, Submission
 from study.launch.slurm_task import Pack, run_pack
 from study.launch.table import Display
@@ -119,24 +120,26 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
     Raises StudyError with sbatch's own words if it refuses, or if SLURM cannot be asked.
     """
     options, display = options or Options(), display or Display()
-    display.plan(plan, 1)
     if plan.todo:
         slurm_queue.live()  # is there a SLURM? Building networks takes longer
         validate.buildable([t.config for t in plan.todo])
+    display.plan(plan, 1)
+    note_sweeps(plan.trials, display)
     submitted: list[str] = []
     for runs_dir in dict.fromkeys(t.paths.root.parent for t in plan.todo):
         with _alone(runs_dir):
             mine = [t.look() for t in plan.todo if t.paths.root.parent == runs_dir]
             free = _not_queued(mine, runs_dir, slurm_queue.live(), display)
             submitted += _submit(free, runs_dir, options, display)
-    mark(plan.trials)
     if submitted:
         ids = ",".join(submitted)
         display.say(f"watch: squeue --jobs={ids}   stop: scancel {' '.join(submitted)}")
         display.say("the same command goes on where these jobs will have stopped")
-    if options.wait:
-        return slurm_watch.watch(plan, display)
-    return 0
+    if not options.wait:
+        return 0
+    code = slurm_watch.watch(plan, display)
+    note_sweeps((t.look() for t in plan.todo), display)  # others may have finished some
+    return code
 
 
 def packs(trials: Sequence[Trial], options: Options, limit: int) -> list[list[list[Trial]]]:

@@ -48,9 +48,16 @@ class Submission:
         """File in which a task leaves word for the launcher."""
         return self.folder / f"task_{index}.json"
 
-    def log(self, job: str) -> Path:
-        """What a task printed (submitit's name for it)."""
-        return self.folder / f"{job}_0_log.out"
+    def last_log(self, index: int) -> Path | None:
+        """What a task printed, under the name that submitit gives it; None if it never began."""
+        name = f"*_{index}_0_log.out" if len(self.tasks) > 1 else "*_0_log.out"
+        logs = sorted(self.folder.glob(name))
+        return logs[-1] if logs else None
+
+    def last_word(self, index: int, run: str) -> str:
+        """What a task has noted of the failure of one of its runs, or of its own end; empty if nothing."""
+        note = read_note(self.note(index))
+        return str(note.get("failed", {}).get(run) or note.get("ended") or "")
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,16 @@ def submissions(runs_dir: Path) -> list[Submission]:
         tasks = tuple(map(tuple, values["tasks"]))
         found.append((file.stat().st_mtime, Submission(file.parent, values["sweep"], tasks, values["code"])))
     return [s for _, s in sorted(found, key=lambda x: x[0])]
+
+
+def latest(runs_dirs: Iterable[Path]) -> dict[str, tuple[Submission, int]]:
+    """Return by run directory in which task of which submission a run was last asked for."""
+    found: dict[str, tuple[Submission, int]] = {}
+    for runs_dir in runs_dirs:
+        for submission in submissions(runs_dir):
+            for index, runs in enumerate(submission.tasks):
+                found |= {str(runs_dir / run): (submission, index) for run in runs}
+    return found
 
 
 def live() -> Live:

@@ -39,11 +39,7 @@ class _Watcher:
         self.before = {t.run_id: t.record for t in plan.trials}
         self.missed: dict[str, int] = {}
         self.warned: set[str] = set()
-        self.tasks: dict[str, tuple[Submission, int]] = {}
-        for folder in dict.fromkeys(t.paths.root.parent for t in plan.trials):
-            for submission in slurm_queue.submissions(folder):  # later ones win
-                for index, runs in enumerate(submission.tasks):
-                    self.tasks |= {str(folder / run): (submission, index) for run in runs}
+        self.tasks = slurm_queue.latest(dict.fromkeys(t.paths.root.parent for t in plan.trials))
 
     def look(self) -> bool:
         """Take in how things stand; return whether any trial is still open."""
@@ -57,7 +53,7 @@ class _Watcher:
     def _settle(self, line: Line, now: Trial, live: Live | None, progress: dict[str, Any]) -> None:
         where = self.tasks.get(str(now.paths.root))
         task = live.get((where[0].name, where[1])) if live is not None and where is not None else None
-        if now.done or now.status is Status.STOPPED:
+        if now.done:
             line.finish(State.DONE, now)
         elif now.status is Status.FAILED and now.record != self.before[now.run_id]:
             line.finish(State.FAILED, now, str((now.record or {}).get("error")))
@@ -71,7 +67,8 @@ class _Watcher:
         elif live is not None and task is None:
             self.missed[now.run_id] = self.missed.get(now.run_id, 0) + 1
             if self.missed[now.run_id] >= GONE:
-                state = State.INTERRUPTED if now.status is Status.PREEMPTED else State.FAILED
+                resumable = (Status.PREEMPTED, Status.STOPPED)  # stopped by a search; wanted whole here
+                state = State.INTERRUPTED if now.status in resumable else State.FAILED
                 line.finish(state, now, self._reason(now, where))
         else:
             self.missed.pop(now.run_id, None)
@@ -82,18 +79,16 @@ class _Watcher:
         if where is None:
             return str(now.status)
         submission, index = where
-        note = read_note(submission.note(index))
-        logs = sorted(submission.folder.glob(f"*_{index}_0_log.out")) or sorted(
-            submission.folder.glob("*_0_log.out")
-        )
-        seen = f" (see {logs[-1]})" if logs else ""
-        if ended := note.get("failed", {}).get(now.run_id) or note.get("ended"):
+        log = submission.last_log(index)
+        seen = f" (see {log})" if log else ""
+        if ended := submission.last_word(index, now.run_id):
             return f"{ended}{seen}"
-        job = logs[-1].name.removesuffix("_0_log.out") if logs else ""
-        state = self._accounting(job) if job else ""
+        state = self._accounting(log.name.removesuffix("_0_log.out")) if log else ""
         return f"{now.status}{f', SLURM says {state}' if state else ', its task ended without a word'}{seen}"
 
     def _accounting(self, job: str) -> str:
+        if "sacct" in self.warned:  # it may have taken a minute not to answer
+            return ""
         try:
             return slurm_queue.ended(job)
         except StudyError as error:

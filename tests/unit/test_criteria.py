@@ -48,6 +48,18 @@ def test_stuck_at_chance_errs_at_most_at_its_level():
     assert leaves <= criteria.CHANCE_ALPHA
 
 
+def test_a_network_that_guesses_is_called_decided_at_most_at_the_level_over_all_its_epochs():
+    n, chance, evaluations = 450, 0.102, 165
+    tail = sum(
+        binom.pmf(k, n, chance) for k in range(n + 1) if criteria.fate_decided(k, n, chance, evaluations)
+    )
+    assert tail * evaluations <= criteria.CHANCE_ALPHA
+    assert criteria.fate_decided(90, n, chance, evaluations)  # and 20% of 450 is enough
+    # what decides early is trained by the rule for whole runs, too
+    decided = [k for k in range(n + 1) if criteria.fate_decided(k, n, chance, evaluations)]
+    assert not any(criteria.stuck_at_chance(k, n, chance) for k in decided)
+
+
 def test_stuck_at_chance_needs_predictions():
     with pytest.raises(ValueError, match="at least one"):
         criteria.stuck_at_chance(0, 0, 0.1)

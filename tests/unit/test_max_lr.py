@@ -1,36 +1,53 @@
 """The search for the highest trainable rate, against a launcher that knows the answer."""
 
+import csv
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from study import max_lr
+from study import max_lr, sweep
 from study.compose import compose_all, expand
 from study.errors import ConfigError
 from study.identity import scientific
-from study.records import write_json
+from study.records import METRICS, write_json, write_table
 
 
 class Oracle:
-    """Writes the record of a run at once: it trains up to a limit that depends on the seed."""
+    """Writes at once what a run would: up to one rate (by seed) it leaves chance, up to another it trains."""
 
-    def __init__(self, limits):
-        self.limits, self.rounds, self.runs = limits, 0, 0
+    def __init__(self, limits, whole=None):
+        self.limits, self.whole = limits, whole or limits
+        self.rounds, self.runs, self.epochs = 0, 0, 0
 
     def __call__(self, plan):
         self.rounds += 1
         for trial in plan.todo:
             self.runs += 1
-            config = trial.config
-            trained = config.lr <= self.limits[config.seed]
-            record = {
-                "status": "finished", "outcome": "trained" if trained else "diverged", "lr": config.lr,
-                "scientific": scientific(config), "seconds": 1.0, "chance": 0.1, "steps_done": 1,
-                "steps_total": 1, "sweeps": [],
-            }  # fmt: skip
-            trial.paths.root.mkdir(parents=True)
-            write_json(trial.paths.record, record)
+            self.write(trial.config, trial.paths)
         return 0
+
+    def write(self, config, paths):
+        stops = config.stop_when_decided and config.lr <= self.limits[config.seed]
+        trained = stops or config.lr <= self.whole[config.seed]
+        self.epochs += 1 if stops else config.epochs
+        record = {
+            "status": "stopped" if stops else "finished", "outcome": "trained" if trained else "diverged",
+            "lr": config.lr, "scientific": scientific(config), "seconds": 1.0, "chance": 0.1,
+            "steps_done": 1, "steps_total": 1, "sweeps": [],
+        }  # fmt: skip
+        paths.root.mkdir(parents=True, exist_ok=True)
+        row = {
+            "step": 1,
+            "epoch": 1,
+            "split": "test",
+            "lr": config.lr,
+            "loss": 1.0,
+            "accuracy": 0.9,
+            "n": 100,
+        }
+        write_table(paths.metrics, pa.Table.from_pylist([row], METRICS))
+        write_json(paths.record, record)
 
 
 def configs(tmp_path, *settings):
@@ -51,7 +68,8 @@ def test_brackets_hold_the_limit_and_are_as_narrow_as_asked(tmp_path):
     assert "below" in found[2].bracket()
     assert found[3].fails is None
     assert "at least" in found[3].bracket()
-    assert oracle.rounds <= 9
+    assert oracle.rounds <= 10
+    assert not any(s.early & {s.works} for s in found.values())
 
 
 def test_what_ran_before_is_not_run_again(tmp_path):
@@ -62,7 +80,65 @@ def test_what_ran_before_is_not_run_again(tmp_path):
     assert again.runs == 0
     finer = Oracle(limits)
     assert all(s.fails / s.works <= 1.05 * 1.001 for s in search(tmp_path, finer, ratio=1.05))
-    assert finer.runs <= 4 * 5
+    assert finer.runs <= 4 * 6
+
+
+def test_a_rate_whose_run_fails_after_it_has_left_chance_is_not_reported(tmp_path):
+    """Early stops steer the search; its answer is that of complete runs."""
+    oracle = Oracle({0: 0.5}, whole={0: 0.2})
+    (found,) = max_lr.find(configs(tmp_path), oracle, ratio=1.2, low=1e-3, high=10)
+    assert found.works <= 0.2 < found.fails
+    assert found.works not in found.early
+    assert found.remarks() == ""
+    trusting = Oracle({0: 0.5}, whole={0: 0.2})
+    (found,) = max_lr.find(configs(tmp_path / "b"), trusting, ratio=1.2, low=1e-3, high=10, confirm=False)
+    assert found.works <= 0.5 < found.fails
+    assert "not trained to its end" in max_lr.table([found])
+
+
+def test_early_stops_save_most_of_the_training(tmp_path):
+    stopping = Oracle({0: 9.0})
+    max_lr.find(configs(tmp_path, "epochs=100"), stopping, ratio=1.1, low=1e-6, high=10)
+    assert stopping.epochs < 0.5 * 100 * stopping.runs
+
+
+def test_an_interrupt_ends_the_search(tmp_path):
+    oracle = Oracle({0: 0.1, 1: 0.2})
+
+    def interrupted(plan):
+        oracle(plan)
+        return max_lr.INTERRUPTED
+
+    found = max_lr.find(configs(tmp_path, "seed=0,1"), interrupted, ratio=1.1, low=1e-3, high=1)
+    assert oracle.rounds == 1
+    assert "runs are missing" in max_lr.table(found)
+
+
+def test_the_table_is_written_as_csv_too(tmp_path):
+    found = max_lr.find(configs(tmp_path, "norm=bn,none"), Oracle({0: 0.3}), ratio=2, low=1e-3, high=1)
+    max_lr.write_csv(found, tmp_path / "rates.csv")
+    rows = list(csv.DictReader((tmp_path / "rates.csv").read_text().splitlines()))
+    assert [r["norm"] for r in rows] == ["bn", "none"]
+    assert [float(r["works"]) for r in rows] == [s.works for s in found]
+    assert {r["works_whole"] for r in rows} == {"True"}
+    assert {r["fails_by"] for r in rows} == {"diverged"}
+
+
+def test_the_command_takes_names_and_settings(tmp_path, capsys, monkeypatch):
+    oracle, seen = Oracle({0: 0.3}), []
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "method: grid\nparameters: {scale: {value: smoke}, lr: {values: [1, 2]}, norm: {values: [bn, ln]}}"
+    )
+    monkeypatch.setattr(
+        sweep, "_launcher", lambda words: lambda plan: seen.extend(plan.trials) or oracle(plan)
+    )
+    words = [str(file), f"runs_dir={tmp_path}", "--ratio", "2", "--low", "0.01", "--high", "1"]
+    assert sweep.main(["max_lr", *words]) == 0
+    assert "norm=bn" in capsys.readouterr().out
+    assert {t.config.sweep for t in seen} == {"mine-max_lr"}
+    assert sweep.main(["max_lr", "lr=1"]) == 2
+    assert "name of a sweep" in capsys.readouterr().err
 
 
 def test_runs_that_do_not_finish_end_the_search(tmp_path):
