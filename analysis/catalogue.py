@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from study.paths import CATALOGUE, RunPaths
 from study.records import METRICS
 
-FORMAT = 2
+FORMAT = 3
 """Version of these files; another version's generations are ignored."""
 
 SETTLED_SECONDS = 2.0

@@ -1,7 +1,7 @@
 """run.json records → one tidy row per run. The columns and their types are declared here, once."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -50,10 +50,10 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """Column → (keys into run.json, pandas dtype). An absent or null value becomes a missing one."""
 
-DERIVED = ("sweeps", "setting", "switches", "poisoned_at", "path")
-"""Further columns: sweeps (JSON list of names), setting and switches (see those functions), poisoned_at
-("layer at step n" of the first running statistics that met a non-finite batch, or empty), path (the run
-directory)."""
+DERIVED = ("sweeps", "setting", "scientific", "switches", "poisoned_at", "path")
+"""Further columns: sweeps (JSON list of names), setting and switches (see those functions), scientific (JSON
+of the scientific fields that differ from their defaults), poisoned_at ("layer at step n" of the first running
+statistics that met a non-finite batch, or empty), path (the run directory)."""
 
 
 def frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
@@ -76,8 +76,10 @@ def categorised(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.astype(dict.fromkeys(names, "category"))
 
 
-def setting(record: Mapping[str, Any]) -> str:
+def setting(record: Mapping[str, Any], but: Collection[str] = ()) -> str:
     """What two runs must share to be compared by norm and rate: all that is scientific but norm, lr and seed.
+
+    Without the fields named in `but` besides; a name that ends in a point stands for all fields below it.
 
     Readable, as "digits · resnet110 · batch_size=64, epochs=15"; the scale's name is not part of it. Nor are
     the norm's switches: its label follows from them, one to one (study/naming.py), so equal labels mean equal
@@ -85,12 +87,14 @@ def setting(record: Mapping[str, Any]) -> str:
     """
     varied = {"lr", "seed", "data.name", "model.name", "model.depth"}
     fields = record.get("scientific") or {}
+    groups = ("norm.", *(name for name in but if name.endswith(".")))
     rest = [
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in sorted(fields.items())
-        if name not in varied and not name.startswith("norm.")
+        if name not in varied and name not in but and not name.startswith(groups)
     ]
-    head = f"{record.get('data')} · {record.get('model')}{record.get('depth') or ''}"
+    depth = "" if "model.depth" in but else record.get("depth") or ""
+    head = f"{record.get('data')} · {record.get('model')}{depth}"
     return f"{head} · {', '.join(rest)}" if rest else head
 
 
@@ -113,6 +117,7 @@ def _row(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
     first = min(poisoned, key=lambda p: p["step"]) if poisoned else None
     derived = {
         "setting": setting(record),
+        "scientific": json.dumps(record.get("scientific") or {}, sort_keys=True),
         "switches": switches(record),
         "poisoned_at": f"{first['layer']} at step {first['step']}" if first else "",
         "path": path,

@@ -4,12 +4,14 @@ A cell is one (setting, norm, lr): all its runs differ by seed only. A diverged 
 name; it stays in every n, and where a rule must average, it counts as guessing (accuracy = chance).
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pandas as pd
 
 from analysis.load import Frames
+from analysis.runs import setting
 from analysis.tidy import at, each, groups
 from study import criteria
 
@@ -45,6 +47,24 @@ def fates(frames: Frames) -> "pd.Series[str]":
 def untrained(runs: pd.DataFrame) -> "pd.Series[bool]":
     """Which runs had no step to make: they were measured before training, and have no outcome."""
     return runs["steps_total"].eq(0).fillna(False).astype(bool)
+
+
+def standing(table: pd.DataFrame) -> "list[str]":
+    """What each run of `outcomes` came to or, where that is not known, where it stands.
+
+    That is its status (failed, preempted, lost, running), "not trained" where there was no step to make, or
+    "no accuracy" where it is complete but no test accuracy of it can be read.
+    """
+    found = []
+    for run, nothing in zip(each(table), untrained(table), strict=True):
+        complete = run.status in {"finished", "stopped"}
+        if run.fate != UNDECIDED:
+            found.append(str(run.fate))
+        elif not complete:
+            found.append(str(run.status))
+        else:
+            found.append("not trained" if nothing else "no accuracy")
+    return found
 
 
 def last_rows(frames: Frames, split: str) -> pd.DataFrame:
@@ -150,3 +170,22 @@ def plateau(frames: Frames) -> pd.DataFrame:
 def norm_order(norms: Iterable[str]) -> list[str]:
     """Norms in the order in which figures and tables show them: bn, other norms by name, none last."""
     return sorted({str(n) for n in norms}, key=lambda n: (n == "none", n != "bn", n))
+
+
+def apart_from(runs: pd.DataFrame, fields: Collection[str]) -> "pd.Series[str]":
+    """The runs' settings without some scientific fields (see analysis.runs.setting)."""
+    if not fields:
+        return runs["setting"].astype("str")
+    names = [
+        setting({**row._asdict(), "scientific": json.loads(row.scientific)}, fields) for row in each(runs)
+    ]
+    return pd.Series(names, index=runs.index, dtype="str")
+
+
+def deepest(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Which runs are of the deepest network among those that are otherwise alike.
+
+    A shallow network shows no advantage of normalisation, and is no test of what is said of a deep one.
+    """
+    depth = runs["depth"].astype("float64").fillna(0.0)
+    return depth == depth.groupby(apart_from(runs, ("model.depth",))).transform("max")

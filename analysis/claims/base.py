@@ -1,26 +1,43 @@
-"""What a claim is, the tests claims use, and how a verdict follows from them."""
+"""What a claim is, and how a verdict follows from it."""
 
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache, cached_property
-from itertools import combinations
-from math import comb
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
-from scipy import stats as tests
 
-from analysis import select, stats
+from analysis import select
+from analysis.claims.rules import Evidence, significant
 from analysis.load import Frames
 
 ALPHA = 0.05
-"""Family-wise error: the chance that any of the claims is called supported (or contradicted) when all nulls
-hold. Each one-sided test runs at ALPHA / number of claims (Bonferroni), so that the level, and with it the
-seeds needed, is known before any run."""
+"""Family-wise error of one explanation (one module or package of this folder): the chance that any of its
+claims is called supported (or contradicted) on the runs of one setting when all nulls hold."""
+
+MOST_CLAIMS = 46
+"""Claims an explanation may make. Each one-sided test runs at ALPHA / MOST_CLAIMS (Bonferroni), however many
+there are so far: the level, and with it the seeds needed, is known before any run, and a claim that is added
+later moves no other's verdict. With 46 the exact two-sample tests need 6 seeds a cell (1 / C(12, 6) = 1/924)
+and the tests of pairs and of single cells 10 (2^−10); a 47th would make the former 7."""
+
+LEVEL = ALPHA / MOST_CLAIMS
+
+PLAIN: Mapping[str, Any] = {
+    "model.depth": 110,
+    "model.branch_scale": "none",
+    "init.name": "xavier_normal",
+    "init.gain": 1.0,
+    "schedule.warm_start_epochs": 0,
+}
+"""Scientific fields that some claim compares, at the study's defaults (run.json leaves a default out). A
+claim that does not vary them is judged on runs that have them so; but of depths, on the deepest there is."""
+
+UNTRAINED = ("epochs", "momentum", "weight_decay", "schedule.")
+"""Fields (a prefix where they end in a point) that play no part before the first update."""
 
 
 class Verdict(StrEnum):
@@ -32,11 +49,33 @@ class Verdict(StrEnum):
     NOT_RUN = "not run"
 
 
+class NotMeasuredError(ValueError):
+    """The runs have not measured what a claim is about; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs that differ by seed only, or also by rate."""
+
+    norm: str
+    lr: float | None = None
+    """None: at whatever rate (measured before training, or a statistic over all rates)."""
+    where: tuple[tuple[str, Any], ...] = ()
+    """(Scientific field, value) that sets it apart from the claim's other cells besides norm and rate."""
+
+    def __str__(self) -> str:
+        """As in "none at 0.1, depth 32"."""
+        text = self.norm if self.lr is None else f"{self.norm} at {self.lr:g}"
+        return ", ".join([text, *(f"{_words(name)} {value}" for name, value in self.where)])
+
+
 @dataclass(frozen=True)
 class Case:
-    """The runs of one setting, on which claims are judged."""
+    """The runs on which claims are judged: of one setting, but for what a claim varies."""
 
     frames: Frames
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """Results that are no runs', by name: random_matrices (study.randmat)."""
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
@@ -44,25 +83,14 @@ class Case:
         table = select.outcomes(self.frames)
         return table[table["fate"] != select.UNDECIDED]
 
-    def cell(self, norm: str, lr: float) -> pd.DataFrame:
-        """Complete runs of a norm at a rate."""
-        table = self.outcomes
-        return table[(table["norm"].astype("str") == norm) & np.isclose(table["lr"], lr, rtol=1e-9)]
+    def cell(self, cell: Cell) -> pd.DataFrame:
+        """Complete runs of a cell."""
+        return _matching(self.outcomes, cell)
 
 
-class Evidence(NamedTuple):
-    """What an estimator found."""
-
-    estimate: float
-    low: float
-    high: float
-    """95% confidence interval of the estimate, for one claim, uncorrected."""
-    p_for: float
-    """One-sided p-value against "the claim does not hold"."""
-    p_against: float
-    """One-sided p-value against "the opposite does not hold"."""
-    note: str = ""
-    """Why nothing can be decided, if so; then the p-values do not count."""
+Measure = Callable[[Case], pd.DataFrame]
+"""A statistic of every run that measured it: norm, seed, run_id, value (and lr, scientific if cells need it).
+Raises NotMeasuredError, or analysis.figures.UndrawableError, if no run did."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +100,28 @@ class Claim:
     id: str
     sentence: str
     source: str
-    cells: tuple[tuple[str, float], ...]
-    """(norm, rate) of every cell it needs."""
+    cells: tuple[Cell, ...]
+    """What it compares."""
     estimator: str
     rule: str
     unit: str
-    """Of the estimate: "share" or "accuracy"."""
+    """Of the estimate: "share" or "accuracy" (both shown in percentage points), "times" or "" (a number)."""
     test: Callable[..., Evidence]
-    """Given one frame of outcomes per cell, in the order of `cells`."""
+    """Given one frame per cell, in the order of `cells`: outcomes, or what `measure` found."""
     least_seeds: Callable[[float], int]
     """Seeds per cell that the test needs to be able to decide at a level."""
+    sweep: tuple[str, ...] = ()
+    """Names of the sweeps (sweeps/NAME.yaml) that make its runs."""
+    figures: tuple[str, ...] = ()
+    """Names of the figures (analysis.figures) that show it."""
+    measure: Measure | None = None
+    """What is measured of each run; None: its outcome."""
+    paired: bool = False
+    """Whether runs of the same seed are compared with each other; seeds that lack a half are left out."""
+    varies: tuple[str, ...] = ()
+    """Scientific fields in which its runs may differ besides norm, rate and seed (see select.apart_from)."""
+    whole: bool = False
+    """Whether only runs trained to their end count: a stopped run's fate is decided, its accuracy is not."""
 
 
 @dataclass(frozen=True)
@@ -92,162 +132,104 @@ class Result:
     verdict: Verdict
     evidence: Evidence | None
     n: tuple[int, ...]
-    """Complete runs per cell."""
+    """Complete runs per cell; diverged ones included."""
     least_seeds: int
     level: float
     scale: str
     run_ids: tuple[str, ...]
     reason: str
+    setting: str = ""
+    """The setting judged, without what the claim varies; empty where it was not run."""
 
 
-def judged(claim: Claim, case: Case, n_claims: int) -> Result:
+def judged(claim: Claim, case: Case) -> Result:
     """Apply a claim's rule to the runs of one setting."""
-    level = ALPHA / n_claims
-    least = claim.least_seeds(level)
-    cells = [case.cell(norm, lr) for norm, lr in claim.cells]
+    from analysis.figures import UndrawableError
+
+    least = claim.least_seeds(LEVEL)
+    try:
+        cells = _cells(claim, case)
+    except (NotMeasuredError, UndrawableError) as error:
+        return _not_run(claim, least, f"not measured: {error}")
     n = tuple(len(cell) for cell in cells)
     everything = pd.concat(cells)
-    scale = ", ".join(sorted(set(everything["scale"].dropna()) - {""}))
     known: dict[str, Any] = {
         "claim": claim,
         "n": n,
         "least_seeds": least,
-        "level": level,
-        "scale": scale,
-        "run_ids": tuple(everything["run_id"].astype("str")),
+        "level": LEVEL,
+        "scale": _scale(everything, case),
+        "run_ids": tuple(dict.fromkeys(everything["run_id"].astype("str"))),
     }
     if min(n) == 0:
-        named = [f"{norm} at {lr:g}" for (norm, lr), k in zip(claim.cells, n, strict=True) if k == 0]
-        return Result(
-            verdict=Verdict.NOT_RUN, evidence=None, reason=f"no complete run: {', '.join(named)}", **known
-        )
+        named = [str(cell) for cell, k in zip(claim.cells, n, strict=True) if k == 0]
+        reason = f"no complete run: {'; '.join(named)}" + (" with seeds in common" if claim.paired else "")
+        return Result(verdict=Verdict.NOT_RUN, evidence=None, reason=reason, **known)
     evidence = claim.test(*cells)
     if min(n) < least:
         reason = f"needs {least} seeds per cell to decide, has {min(n)}"
         return Result(verdict=Verdict.UNDETERMINED, evidence=evidence, reason=reason, **known)
-    if evidence.note:
-        return Result(verdict=Verdict.UNDETERMINED, evidence=evidence, reason=evidence.note, **known)
-    if significant(evidence.p_for, level):
-        verdict, reason = Verdict.SUPPORTED, f"p = {evidence.p_for:.2g} ≤ {level:.2g}"
-    elif significant(evidence.p_against, level):
-        verdict, reason = Verdict.CONTRADICTED, f"p = {evidence.p_against:.2g} ≤ {level:.2g} for the opposite"
-    else:
-        verdict = Verdict.UNDETERMINED
-        reason = (
-            f"p = {evidence.p_for:.2g} for it, {evidence.p_against:.2g} for the opposite, level {level:.2g}"
-        )
+    verdict, reason = _decide(evidence)
     return Result(verdict=verdict, evidence=evidence, reason=reason, **known)
 
 
-def significant(p: float, level: float) -> bool:
-    """Whether p ≤ level; exact tests have p-values that equal a level but for rounding."""
-    return p <= level * (1 + 1e-9)
+def _decide(evidence: Evidence) -> tuple[Verdict, str]:
+    if evidence.note:
+        return Verdict.UNDETERMINED, evidence.note
+    if significant(evidence.p_for, LEVEL):
+        return Verdict.SUPPORTED, f"p = {evidence.p_for:.2g} ≤ {LEVEL:.2g}"
+    if significant(evidence.p_against, LEVEL):
+        return Verdict.CONTRADICTED, f"p = {evidence.p_against:.2g} ≤ {LEVEL:.2g} for the opposite"
+    p = f"p = {evidence.p_for:.2g} for it, {evidence.p_against:.2g} for the opposite, level {LEVEL:.2g}"
+    return Verdict.UNDETERMINED, p
 
 
-def more_often(a: "pd.Series[bool]", b: "pd.Series[bool]") -> Evidence:
-    """Is the share of `a` larger than that of `b`? Fisher's exact test.
-
-    The difference's interval combines two Wilson intervals (Newcombe 1998, Stat. Med. 17, method 10).
-    """
-    k, m, n_a, n_b = int(a.sum()), int(b.sum()), len(a), len(b)
-    table = np.array([[k, n_a - k], [m, n_b - m]])
-    first, second = stats.proportion(k, n_a, "wilson"), stats.proportion(m, n_b, "wilson")
-    d = first.estimate - second.estimate
-    low = d - np.hypot(first.estimate - first.low, second.high - second.estimate)
-    high = d + np.hypot(first.high - first.estimate, second.estimate - second.low)
-    p_for, p_against = (float(tests.fisher_exact(table, alternative=s).pvalue) for s in ("greater", "less"))
-    return Evidence(d, float(low), float(high), p_for, p_against)
+def _not_run(claim: Claim, least: int, reason: str) -> Result:
+    n = (0,) * len(claim.cells)
+    return Result(claim, Verdict.NOT_RUN, None, n, least, LEVEL, "", (), reason)
 
 
-def larger(a: ArrayLike, b: ArrayLike) -> Evidence:
-    """Are the values of `a` larger than those of `b`? Exact Mann–Whitney test; Welch's interval."""
-    x, y = np.asarray(a, float), np.asarray(b, float)
-    p_for, p_against = _rank_test(x, y), _rank_test(y, x)
-    low, high = _welch(x, y)
-    return Evidence(float(x.mean() - y.mean()), low, high, p_for, p_against)
+def _cells(claim: Claim, case: Case) -> list[pd.DataFrame]:
+    """One frame per cell; of a paired claim, the seeds that all cells have, in the same order."""
+    if claim.measure is None:
+        found = [case.cell(cell) for cell in claim.cells]
+        if claim.whole:
+            found = [cell[_to_the_end(cell)] for cell in found]
+    else:
+        table = claim.measure(case)
+        found = [_matching(table, cell) for cell in claim.cells]
+    if not claim.paired:
+        return found
+    shared = set.intersection(*(set(cell["seed"]) for cell in found))
+    return [c[c["seed"].isin(shared)].sort_values("seed").reset_index(drop=True) for c in found]
 
 
-def within(a: ArrayLike, b: ArrayLike, margin: float) -> Evidence:
-    """Do the means of `a` and `b` differ by less than `margin`? Two one-sided Welch tests (Schuirmann 1987).
-
-    For: both "difference ≤ −margin" and "difference ≥ margin" are rejected. Against: the difference lies
-    beyond the margin on one side; the smaller p-value is doubled, since there are two sides.
-    """
-    x, y = np.asarray(a, float), np.asarray(b, float)
-    d = float(x.mean() - y.mean())
-    if len(x) < 2 or len(y) < 2:
-        return Evidence(d, np.nan, np.nan, 1.0, 1.0)
-    above = _one_sided(x + margin, y, "greater")
-    below = _one_sided(x - margin, y, "less")
-    beyond = min(_one_sided(x - margin, y, "greater"), _one_sided(x + margin, y, "less"))
-    return Evidence(d, *_welch(x, y), max(above, below), min(1.0, 2 * beyond))
+def _matching(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
+    chosen = table["norm"].astype("str") == cell.norm
+    if cell.lr is not None:
+        chosen &= np.isclose(table["lr"].astype(float), cell.lr, rtol=1e-9)
+    if cell.where and len(table):
+        chosen &= table["scientific"].map(lambda text: has(text, cell.where)).astype(bool)
+    return table[chosen]
 
 
-def seeds_for_exact(level: float) -> int:
-    """Seeds per cell from which an exact two-sample test of complete separation reaches `level`.
-
-    Both Fisher's (n of n against 0 of n) and Mann–Whitney's (all of one above all of the other) smallest
-    one-sided p-value with n and n runs is 1 / C(2n, n).
-    """
-    n = 1
-    while not significant(1 / comb(2 * n, n), level):
-        n += 1
-    return n
+def has(scientific: str, wanted: Iterable[tuple[str, Any]]) -> bool:
+    """Whether scientific fields (JSON, as in frames.runs) have these values; an absent one is PLAIN's."""
+    fields = json.loads(scientific or "{}")
+    return all(fields.get(name, PLAIN.get(name)) == value for name, value in wanted)
 
 
-def seeds_for_t(level: float) -> int:
-    """Seeds per cell for a test that assumes normal means: as many as the exact tests need, at least five.
-
-    A t test could reach any level with two, but then rests on the assumption alone.
-    """
-    return max(5, seeds_for_exact(level))
+def _to_the_end(table: pd.DataFrame) -> "pd.Series[bool]":
+    return (table["status"] != "stopped") | (table["fate"] == select.DIVERGED)
 
 
-def _rank_test(x: "np.ndarray[Any, Any]", y: "np.ndarray[Any, Any]") -> float:
-    """One-sided Mann–Whitney p-value of "x tends to be larger": exact, ties included, up to 8 runs a side.
-
-    The p-value is the share of all ways to split the ranks whose sum is at least that of x. (scipy's exact
-    method is wrong with ties, which diverged runs bring, and its permutation method a hundred times slower.)
-    """
-    n, m = len(x), len(y)
-    if comb(n + m, n) > MOST_SPLITS:
-        return float(tests.mannwhitneyu(x, y, alternative="greater").pvalue)
-    ranks = tests.rankdata(np.concatenate([x, y]))
-    sums = ranks[_splits(n + m, n)].sum(axis=1)
-    return float((sums >= ranks[:n].sum() - 1e-9).mean())
+def _scale(rows: pd.DataFrame, case: Case) -> str:
+    scales = rows.get("scale")
+    if scales is None:
+        runs = case.frames.runs
+        scales = runs.loc[runs["run_id"].isin(set(rows["run_id"].astype("str"))), "scale"]
+    return ", ".join(sorted(set(scales.dropna()) - {""}))
 
 
-MOST_SPLITS = 20_000
-
-
-@cache
-def _splits(total: int, chosen: int) -> "np.ndarray[Any, Any]":
-    """All ways to choose that many of `total` indices, (ways, chosen)."""
-    return np.array(list(combinations(range(total), chosen)))
-
-
-def _one_sided(x: "np.ndarray[Any, Any]", y: "np.ndarray[Any, Any]", alternative: Any) -> float:
-    if _constant(x) and _constant(y):  # no spread at all: the difference is known exactly
-        d = x.mean() - y.mean()
-        return 0.0 if (d > 0 if alternative == "greater" else d < 0) else 1.0
-    return float(_welch_test(x, y, alternative).pvalue)
-
-
-def _welch_test(x: "np.ndarray[Any, Any]", y: "np.ndarray[Any, Any]", alternative: Any) -> Any:
-    with warnings.catch_warnings():
-        # One of the two may well be constant: every run of a cell that diverged counts as the same guessing.
-        warnings.filterwarnings("ignore", message="Precision loss", category=RuntimeWarning)
-        return tests.ttest_ind(x, y, equal_var=False, alternative=alternative)
-
-
-def _constant(x: "np.ndarray[Any, Any]") -> bool:
-    return bool(np.ptp(x) < 1e-9)
-
-
-def _welch(x: "np.ndarray[Any, Any]", y: "np.ndarray[Any, Any]") -> tuple[float, float]:
-    if len(x) < 2 or len(y) < 2:
-        return np.nan, np.nan
-    if _constant(x) and _constant(y):
-        return float(x.mean() - y.mean()), float(x.mean() - y.mean())
-    bounds = _welch_test(x, y, "two-sided").confidence_interval(stats.LEVEL)
-    return float(bounds.low), float(bounds.high)
+def _words(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", " ")

@@ -1,13 +1,14 @@
-"""Bjorck et al. 2018 (1806.02375): BN's benefit is mostly that it permits larger learning rates."""
+"""The grid of learning rates (Bjorck et al. 2018, §2, Fig 1): what BN permits, and what larger rates do."""
 
 import pandas as pd
 
 from analysis import select
-from analysis.claims.base import (
-    Claim,
+from analysis.claims.base import Cell, Claim
+from analysis.claims.rules import (
     Evidence,
     larger,
     more_often,
+    nothing,
     seeds_for_exact,
     seeds_for_t,
     within,
@@ -18,6 +19,9 @@ HIGH, LOW = 0.1, 0.0001
 
 MARGIN = 0.03
 """Accuracies closer than this count as equal: about the swing of a curve's end in Fig 1."""
+
+
+SWEEPS = ("fig01", "quickstart")
 
 
 def _trains_more_often(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
@@ -40,8 +44,7 @@ def _equally_accurate(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
 def _larger_gap(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
     both = [runs[runs["fate"] != select.DIVERGED] for runs in (bn, none)]
     if any(runs.empty for runs in both):
-        nan = float("nan")
-        return Evidence(nan, nan, nan, nan, nan, "every run of a cell diverged: it has no accuracies")
+        return nothing("every run of a cell diverged: it has no accuracies")
     return larger(*(_gap(runs) for runs in both))._replace(note=_untrained(bn, none))
 
 
@@ -63,29 +66,33 @@ CLAIMS = (
         id="bn_permits_larger_rates",
         sentence="With batch normalisation, networks train at a learning rate at which they do not without.",
         source="§1, §3, Table 3",
-        cells=(("bn", HIGH), ("none", HIGH)),
+        cells=(Cell("bn", HIGH), Cell("none", HIGH)),
         estimator=f"share of seeds that trained at rate {HIGH:g}, bn minus none; Newcombe's interval",
         rule="Fisher's exact test, one-sided",
         unit="share",
         test=_trains_more_often,
         least_seeds=seeds_for_exact,
+        sweep=SWEEPS,
+        figures=("fates", "learning_curves"),
     ),
     Claim(
         id="larger_rates_make_none_diverge",
         sentence="Without batch normalisation, networks diverge at larger learning rates.",
         source="§2, Fig 1",
-        cells=(("none", HIGH), ("none", LOW)),
+        cells=(Cell("none", HIGH), Cell("none", LOW)),
         estimator=f"share of seeds that diverged, rate {HIGH:g} minus rate {LOW:g}; Newcombe's interval",
         rule="Fisher's exact test, one-sided",
         unit="share",
         test=_diverges_more_often,
         least_seeds=seeds_for_exact,
+        sweep=SWEEPS,
+        figures=("fates", "learning_curves"),
     ),
     Claim(
         id="larger_rates_improve_bn",
         sentence="With batch normalisation, a larger learning rate gives a higher test accuracy.",
         source="§2, Fig 1, Table 4",
-        cells=(("bn", HIGH), ("bn", LOW)),
+        cells=(Cell("bn", HIGH), Cell("bn", LOW)),
         estimator=(
             f"mean last-epoch test accuracy, rate {HIGH:g} minus rate {LOW:g}; a diverged run counts as "
             "guessing; Welch's interval"
@@ -94,27 +101,36 @@ CLAIMS = (
         unit="accuracy",
         test=_more_accurate,
         least_seeds=seeds_for_exact,
+        whole=True,
+        sweep=SWEEPS,
+        figures=("final_accuracy", "learning_curves"),
     ),
     Claim(
         id="equal_at_matched_low_rate",
         sentence="At the same low rate, networks with and without batch normalisation are equally accurate.",
         source="§2, Fig 1",
-        cells=(("bn", LOW), ("none", LOW)),
+        cells=(Cell("bn", LOW), Cell("none", LOW)),
         estimator=f"mean last-epoch test accuracy at rate {LOW:g}, bn minus none; Welch's interval",
         rule=f"equivalence within {100 * MARGIN:g} points: two one-sided Welch tests; most runs must train",
         unit="accuracy",
         test=_equally_accurate,
         least_seeds=seeds_for_t,
+        whole=True,
+        sweep=SWEEPS,
+        figures=("final_accuracy", "learning_curves"),
     ),
     Claim(
         id="larger_gap_with_bn_at_low_rate",
         sentence="At the same low rate, batch normalisation leaves the larger train–test gap in accuracy.",
         source="§2, Fig 1",
-        cells=(("bn", LOW), ("none", LOW)),
+        cells=(Cell("bn", LOW), Cell("none", LOW)),
         estimator=f"mean of train minus test accuracy after the last epoch at rate {LOW:g}, bn minus none",
         rule="exact Mann–Whitney test, one-sided; most runs must have trained",
         unit="accuracy",
         test=_larger_gap,
         least_seeds=seeds_for_exact,
+        whole=True,
+        sweep=SWEEPS,
+        figures=("final_accuracy", "learning_curves"),
     ),
 )
