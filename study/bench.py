@@ -1,6 +1,6 @@
 """What things cost: `python -m study.bench [PART …]`, each a ratio measured in one process or in turns.
 
-Parts: step input launcher startup (all of them without a PART), and the longer ledgers norms probes scale.
+Parts: step input launcher startup (all of them without a PART), and the longer norms probes scale planning.
 Each ratio comes from alternating repetitions and is printed with its spread (10th to 90th percentile) and
 whether its median is within its limit. What follows the last PART goes to that ledger, as in
 `python -m study.bench step norms --steps 0` or `python -m study.bench probes --help`.
@@ -212,7 +212,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "startup": bench_startup,
 }
 """What `python -m study.bench` alone prints; each returns whether its limits are met."""
-LONGER = ("norms", "probes", "scale")
+LONGER = ("norms", "probes", "scale", "planning")
 """Parts with a module and options of their own: study/bench_NAME.py."""
 
 

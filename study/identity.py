@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from study.config import RunConfig
@@ -25,7 +25,8 @@ def scientific(config: RunConfig) -> dict[str, Any]:
     `norm.name` is a label that follows from the switches, and is left out; the versions of the components
     used are added where they are not 1.
     """
-    fields = dict(_different(config, _default(), ""))
+    found = _different(config, _default(), "")
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in found}
     fields.pop("norm.name", None)
     used = {
         "data": config.data.name,
@@ -75,12 +76,28 @@ def _default() -> RunConfig:
 
 def _different(config: Any, default: Any, prefix: str) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
-    for f in dataclasses.fields(config):
-        value, base = getattr(config, f.name), getattr(default, f.name)
-        if not f.metadata["scientific"]:
-            continue
-        if dataclasses.is_dataclass(value):
-            found += _different(value, base, f"{prefix}{f.name}.")
+    kind: Any = type(config)
+    for name, group in _scientific_fields(kind):
+        value, base = getattr(config, name), getattr(default, name)
+        if group:
+            found += _of_group(value, base, f"{prefix}{name}.")
         elif value != base:
-            found.append((prefix + f.name, list(value) if isinstance(value, tuple) else value))
+            found.append((prefix + name, value))
     return found
+
+
+@lru_cache(maxsize=10_000)
+def _of_group(config: Any, default: Any, prefix: str) -> tuple[tuple[str, Any], ...]:
+    """Trials of a grid share their groups: remembered, so that naming ten thousand trials takes a second."""
+    return tuple(_different(config, default, prefix))
+
+
+@cache
+def _scientific_fields(cls: Any) -> tuple[tuple[str, bool], ...]:
+    """Names of a config's scientific fields, and whether each is a group of settings."""
+    default = cls()
+    return tuple(
+        (f.name, dataclasses.is_dataclass(getattr(default, f.name)))
+        for f in dataclasses.fields(cls)
+        if f.metadata["scientific"]
+    )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from study import bench, bench_norms, bench_probes, bench_scale, ratios
+from study import bench, bench_norms, bench_planning, bench_probes, bench_scale, ratios
 
 
 @pytest.fixture(autouse=True)
@@ -11,6 +11,15 @@ def threads():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_planning_prints_its_lines(capsys):
+    bench_planning.main(["--trials", "500", "--finished", "3"])
+    plan, status, equal = capsys.readouterr().out.splitlines()
+    assert plan.startswith("planning 500 trials, s:")
+    assert "status of 3 finished trials" in status
+    assert equal.endswith("20 of 20")
 
 
 def test_a_ratio_is_ours_over_theirs_whoever_goes_first():
