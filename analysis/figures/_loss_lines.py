@@ -58,7 +58,7 @@ def _limit(axes: Axes, ratios: "pd.Series[float]") -> None:
 
 def _seen(rows: pd.DataFrame, head: str) -> list[str]:
     """Where it is lowest, up to where it improves, and where it passes 1.05 and 1000."""
-    found = rows.assign(improves=[_improves(r) for r in each(rows)])
+    found = rows.assign(improves=[improves(r) for r in each(rows)])
     said = []
     for column, text in (
         ("best_alpha", "the loss is lowest at a step of"),
@@ -84,7 +84,8 @@ def _seen(rows: pd.DataFrame, head: str) -> list[str]:
     return [s[0].upper() + s[1:] for s in said]
 
 
-def _improves(run: object) -> float:
+def improves(run: object) -> float:
+    """The largest step size tried that lowers the loss; NaN if none does."""
     alpha, ratios = probes.numbers(run.alpha), probes.numbers(run.ratio)  # type: ignore[attr-defined]
     better = alpha[ratios < 1]
     return float(better.max()) if len(better) else float("nan")

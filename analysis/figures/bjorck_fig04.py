@@ -28,14 +28,9 @@ COLUMNS = (("largest_mean", "largest |channel mean|"), ("largest_variance", "lar
 
 def draw(frames: Frames) -> style.Drawing:
     """Columns are layers, rows the mean and the variance; one line per seed."""
-    raw = probes.rows(frames, "update_path")
-    table = raw.assign(
-        largest_mean=[_largest(np.abs(probes.numbers(v))) for v in raw["mean"]],
-        largest_variance=[_largest(probes.numbers(v)) for v in raw["variance"]],
-    )
-    data = table[["norm", "seed", "number", "share", "loss", "largest_mean", "largest_variance"]]
-    chosen = probes.layers(table)
-    colours = style.norm_colours(probes.norms(table))
+    data = extremes(probes.rows(frames, "update_path"))
+    chosen = probes.layers(data)
+    colours = style.norm_colours(probes.norms(data))
     with style.styled():
         figure, grid = probes.panels(2, len(chosen), 4.6, sharex=True, sharey="row")
         for column, number in enumerate(chosen):
@@ -51,9 +46,18 @@ def draw(frames: Frames) -> style.Drawing:
                 if column == 0:
                     axes.set_ylabel(label)
         figure.supxlabel("share of the update applied (%)", fontsize=9)
-        probes.norm_legend(figure, table)
+        probes.norm_legend(figure, data)
     caption = "One line per seed; the largest value over the layer's channels, on a logarithmic axis."
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
+
+
+def extremes(raw: pd.DataFrame) -> pd.DataFrame:
+    """Largest |channel mean| and channel variance of every layer and share of the update."""
+    table = raw.assign(
+        largest_mean=[_largest(np.abs(probes.numbers(v))) for v in raw["mean"]],
+        largest_variance=[_largest(probes.numbers(v)) for v in raw["variance"]],
+    )
+    return table[["norm", "seed", "number", "share", "loss", "largest_mean", "largest_variance"]]
 
 
 def _largest(values: "probes.Floats") -> float:

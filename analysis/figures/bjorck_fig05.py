@@ -33,14 +33,7 @@ DASHES: dict[str, Any] = {"data": "-", "noise": (0, (1.5, 1.5))}
 
 def draw(frames: Frames) -> style.Drawing:
     """Lines over all layers of the main path, dots at the paper's; dotted lines are noise images."""
-    raw = probes.rows(frames, "activation_moments")
-    raw = raw[(raw["side"] == "output") & raw["number"].notna()]
-    data = raw[["norm", "seed", "number", "source", "nonfinite"]].assign(
-        mean=[float(np.abs(probes.numbers(v)).mean()) for v in raw["mean"]],
-        deviation=[float(np.sqrt(probes.numbers(v)).mean()) for v in raw["variance"]],
-        nonfinite=[int(np.nansum(probes.numbers(v))) for v in raw["nonfinite"]],
-    )
-    data = data.sort_values(["norm", "seed", "source", "number"], ignore_index=True)
+    data = by_layer(probes.rows(frames, "activation_moments"))
     colours = style.norm_colours(probes.norms(data))
     with style.styled():
         figure, grid = probes.panels(1, 2, 3.2)
@@ -59,6 +52,17 @@ def draw(frames: Frames) -> style.Drawing:
         probes.norm_legend(figure, data, noise)
     caption = "One line per seed; dots at the layers the paper shows, the classifier's output last."
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
+
+
+def by_layer(raw: pd.DataFrame) -> pd.DataFrame:
+    """Mean over a layer's channels of their |mean| and deviation, for every layer of the main path."""
+    raw = raw[(raw["side"] == "output") & raw["number"].notna()]
+    data = raw[["norm", "seed", "number", "source", "nonfinite"]].assign(
+        mean=[float(np.abs(probes.numbers(v)).mean()) for v in raw["mean"]],
+        deviation=[float(np.sqrt(probes.numbers(v)).mean()) for v in raw["variance"]],
+        nonfinite=[int(np.nansum(probes.numbers(v))) for v in raw["nonfinite"]],
+    )
+    return data.sort_values(["norm", "seed", "source", "number"], ignore_index=True)
 
 
 def slopes(data: pd.DataFrame) -> pd.DataFrame:

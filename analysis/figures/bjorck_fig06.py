@@ -58,7 +58,7 @@ def _picture(run: pd.DataFrame) -> tuple["probes.Floats", "probes.Floats"]:
 
 
 def _seen(table: pd.DataFrame) -> list[str]:
-    found = table.assign(share=[_largest(v) for v in table["positive_share"]])
+    found = table.assign(share=[largest_share(v) for v in table["positive_share"]])
     said = [
         f"Largest share of all positive gradient in one class: {probes.by_norm(found, 'share')} "
         f"(an even spread would give {probes.say(1 / int(table['classes'].iloc[0]))}).",
@@ -70,6 +70,7 @@ def _seen(table: pd.DataFrame) -> list[str]:
     return [*said, *([f"{lost} logits are not finite."] if lost else [])]
 
 
-def _largest(value: object) -> float:
+def largest_share(value: object) -> float:
+    """The largest of the classes' shares of all positive gradient; NaN if none is finite."""
     shares = probes.numbers(value)
     return float(np.nanmax(shares)) if np.isfinite(shares).any() else float("nan")

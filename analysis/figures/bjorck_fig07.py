@@ -27,9 +27,9 @@ def draw(frames: Frames) -> style.Drawing:
     """One picture per norm, of its first seed: rows output channels, columns input channels."""
     table = probes.at_layer(probes.rows(frames, "channel_pairs"), LAYER)
     table = table.assign(
-        concentration=[_concentration(_matrix(r)) for r in each(table)],
+        concentration=[concentration(matrix(r)) for r in each(table)],
         correlation=[
-            probes.rank_correlation(np.abs(probes.numbers(r.input_mean)), _matrix(r).mean(0))
+            probes.rank_correlation(np.abs(probes.numbers(r.input_mean)), matrix(r).mean(0))
             for r in each(table)
         ],
     )
@@ -38,16 +38,16 @@ def draw(frames: Frames) -> style.Drawing:
     with style.styled():
         figure, grid = probes.panels(1, shown["norm"].nunique(), 3.3)
         for axes, (norm, seed, run) in zip(grid[0], probes.each_run(shown), strict=True):
-            matrix = _matrix(next(each(run)))
-            matrix = np.where(np.isfinite(matrix), matrix, np.nan)
-            top = float(np.nanmax(matrix, initial=0.0)) or 1.0
+            found = matrix(next(each(run)))
+            found = np.where(np.isfinite(found), found, np.nan)
+            top = float(np.nanmax(found, initial=0.0)) or 1.0
             image = axes.imshow(
-                matrix, cmap="viridis", vmin=0, vmax=top, aspect="auto", interpolation="nearest"
+                found, cmap="viridis", vmin=0, vmax=top, aspect="auto", interpolation="nearest"
             )
             figure.colorbar(image, ax=axes, shrink=0.85, format=FuncFormatter(_tick))
             axes.grid(visible=False)
             axes.set(title=f"{norm}, seed {seed}", xlabel="input channel")
-            pairs = [(norm, seed, o, i, v) for (o, i), v in np.ndenumerate(matrix)]
+            pairs = [(norm, seed, o, i, v) for (o, i), v in np.ndenumerate(found)]
             data.append(pd.DataFrame(pairs, columns=["norm", "seed", "output", "input", "mean_abs"]))
         grid[0, 0].set_ylabel("output channel")
     caption = (
@@ -65,16 +65,17 @@ def draw(frames: Frames) -> style.Drawing:
     return style.Drawing(figure, pd.concat(data), caption, seen)
 
 
-def _matrix(row: object) -> "probes.Floats":
+def matrix(row: object) -> "probes.Floats":
+    """Mean |gradient| by pair, outputs × inputs."""
     return probes.numbers(row.mean_abs).reshape(int(row.outputs), int(row.inputs))  # type: ignore[attr-defined]
 
 
-def _concentration(matrix: "probes.Floats") -> float:
+def concentration(pairs: "probes.Floats") -> float:
     """Share of the sum in the largest tenth of the entries; NaN if there is no finite sum."""
-    total = matrix.sum()
+    total = pairs.sum()
     if not np.isfinite(total) or total <= 0:
         return float("nan")
-    ordered = np.sort(matrix.ravel())[::-1]
+    ordered = np.sort(pairs.ravel())[::-1]
     return float(ordered[: max(1, round(len(ordered) / 10))].sum() / total)
 
 

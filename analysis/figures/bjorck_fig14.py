@@ -29,7 +29,7 @@ DEAD = 1.0
 
 def draw(frames: Frames) -> style.Drawing:
     """Rows are layers, columns norms; all seeds together."""
-    data = _channels(probes.rows(frames, "channel_pairs"))
+    data = channels(probes.rows(frames, "channel_pairs"))
     chosen, norms = probes.layers(data), probes.norms(data)
     colours = style.norm_colours(norms)
     with style.styled():
@@ -42,7 +42,7 @@ def draw(frames: Frames) -> style.Drawing:
                     mine["mean"], mine["gradient"], s=9, color=colours[norm], alpha=0.6, linewidths=0
                 )
                 style.log_axis(axes, "y", mine["gradient"])
-                rho = probes.over_seeds(_correlations(mine)["rho"])
+                rho = probes.over_seeds(correlations(mine)["rho"])
                 axes.set_title(f"{norm}, layer {number}: ρ = {rho}", fontsize=8)
         figure.supxlabel("mean of the input channel", fontsize=9)
         figure.supylabel("mean |gradient| of its weights", fontsize=9)
@@ -53,28 +53,30 @@ def draw(frames: Frames) -> style.Drawing:
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
 
 
-def _channels(table: pd.DataFrame) -> pd.DataFrame:
+def channels(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per input channel: mean, share of zeros, mean |gradient| of the weights that read it."""
     pieces = []
     for row in each(table):
         pairs = probes.numbers(row.mean_abs).reshape(int(row.outputs), int(row.inputs))
-        piece = {"mean": probes.numbers(row.input_mean), "gradient": pairs.mean(0)}
         zeros = probes.numbers(row.input_zeros)
+        piece = {"mean": probes.numbers(row.input_mean), "zeros": zeros, "gradient": pairs.mean(0)}
         pieces.append(
             pd.DataFrame(piece).assign(norm=row.norm, seed=row.seed, number=row.number, dead=zeros >= DEAD)
         )
     return pd.concat(pieces, ignore_index=True)
 
 
-def _correlations(data: pd.DataFrame) -> pd.DataFrame:
+def correlations(data: pd.DataFrame, column: str = "mean") -> pd.DataFrame:
+    """Rank correlation of |column| and gradient over the channels of a layer: norm, seed, number, rho."""
     found = [
-        (norm, seed, number, probes.rank_correlation(np.abs(run["mean"]), run["gradient"]))
+        (norm, seed, number, probes.rank_correlation(np.abs(run[column]), run["gradient"]))
         for (norm, seed, number), run in groups(data, ["norm", "seed", "number"])
     ]
     return pd.DataFrame(found, columns=["norm", "seed", "number", "rho"])
 
 
 def _seen(data: pd.DataFrame) -> list[str]:
-    found = _correlations(data)
+    found = correlations(data)
     said = [
         f"Rank correlation of |mean| and gradient in layer {number}: "
         f"{probes.by_norm(found[found['number'] == number], 'rho')}."

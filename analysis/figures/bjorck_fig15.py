@@ -25,7 +25,7 @@ COLUMNS = ["least", "lower", "middle", "upper", "most"]
 
 def draw(frames: Frames) -> style.Drawing:
     """Bands of the channels' quantiles against depth; medians over seeds."""
-    data = _by_layer(probes.rows(frames, "gradient_tails"))
+    data = by_layer(probes.rows(frames, "gradient_tails"))
     norms = probes.norms(data)
     colours = style.norm_colours(norms)
     with style.styled():
@@ -50,7 +50,8 @@ def draw(frames: Frames) -> style.Drawing:
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
 
 
-def _by_layer(table: pd.DataFrame) -> pd.DataFrame:
+def by_layer(table: pd.DataFrame) -> pd.DataFrame:
+    """Quantiles over a layer's channels of their mean |gradient|, and their spread: deviation over mean."""
     rows = []
     for row in each(table[table["number"].notna()]):
         channels = probes.numbers(row.channel_abs)
@@ -62,27 +63,31 @@ def _by_layer(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["norm", "seed", "number", *COLUMNS, "spread"])
 
 
-def _seen(data: pd.DataFrame) -> list[str]:
-    """Spread between channels, in the first and in the last third of the layers."""
+def thirds(data: pd.DataFrame) -> pd.DataFrame:
+    """Medians of spread and of the middle channel's gradient over the first and the last third of the layers.
+
+    Columns: norm, seed, third ("first" or "last"), spread, size.
+    """
     last = max(probes.layers(data))
-    thirds = {"first": data["number"] <= last / 3, "last": data["number"] > 2 * last / 3}
+    where = {"first": data["number"] <= last / 3, "last": data["number"] > 2 * last / 3}
+    found = [
+        (norm, seed, name, float(run["spread"].median()), float(run["middle"].median()))
+        for name, rows in where.items()
+        for (norm, seed), run in groups(data[rows], ["norm", "seed"])
+    ]
+    return pd.DataFrame(found, columns=["norm", "seed", "third", "spread", "size"])
+
+
+def _seen(data: pd.DataFrame) -> list[str]:
+    found = thirds(data)
     said = []
-    for name, where in thirds.items():
-        found = [
-            (norm, seed, float(run["spread"].median()))
-            for (norm, seed), run in groups(data[where], ["norm", "seed"])
-        ]
-        spreads = pd.DataFrame(found, columns=["norm", "seed", "spread"])
+    for name in ("first", "last"):
         said.append(
             f"Standard deviation between a layer's channels, as a multiple of their mean (median over the "
-            f"{name} third of the layers): {probes.by_norm(spreads, 'spread')}."
+            f"{name} third of the layers): {probes.by_norm(found[found['third'] == name], 'spread')}."
         )
-    for name, where in thirds.items():
-        found = [
-            (norm, seed, float(run["middle"].median()))
-            for (norm, seed), run in groups(data[where], ["norm", "seed"])
-        ]
-        sizes = pd.DataFrame(found, columns=["norm", "seed", "size"])
-        said.append(f"Median channel's gradient, {name} third: {probes.by_norm(sizes, 'size')}.")
+    for name in ("first", "last"):
+        sizes = probes.by_norm(found[found["third"] == name], "size")
+        said.append(f"Median channel's gradient, {name} third: {sizes}.")
     lost = int(data["middle"].isna().sum())
     return [*said, *([f"{lost} of {len(data)} layers have gradients that are not finite."] if lost else [])]

@@ -29,11 +29,8 @@ HOW = (
 def draw(frames: Frames) -> style.Drawing:
     """Classes in order of their gradient, as shares of the largest; one line per seed."""
     table = probes.rows(frames, "class_gradients")
-    table = table[table["by"] == "logit"]
-    if table.empty:
-        raise UndrawableError("no gradient was measured by logit column")
+    data = ranked(table)
     layer = probes.layers(table)[0]
-    data = _ranked(table[table["number"] == layer])
     colours = style.norm_colours(probes.norms(data))
     with style.styled():
         figure, grid = probes.panels(1, 2, 3.0)
@@ -51,7 +48,15 @@ def draw(frames: Frames) -> style.Drawing:
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
 
 
-def _ranked(table: pd.DataFrame) -> pd.DataFrame:
+def ranked(table: pd.DataFrame) -> pd.DataFrame:
+    """Classes of the first layer measured by logit column, the largest mean |gradient| first.
+
+    Raises UndrawableError if there is none.
+    """
+    table = table[table["by"] == "logit"]
+    if table.empty:
+        raise UndrawableError("no gradient was measured by logit column")
+    table = table[table["number"] == probes.layers(table)[0]]
     rows = table[["norm", "seed", "class", "mean_abs"]].sort_values(
         ["norm", "seed", "mean_abs"], ascending=[True, True, False]
     )
@@ -60,7 +65,8 @@ def _ranked(table: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(rank=grouped.cumcount() + 1, share=share).reset_index(drop=True)
 
 
-def _seen(data: pd.DataFrame) -> list[str]:
+def leads(data: pd.DataFrame) -> pd.DataFrame:
+    """The largest class's gradient over the second's, and over the median of the others': norm, seed, …"""
     found = []
     for (norm, seed), run in groups(data, ["norm", "seed"]):
         sizes = run["mean_abs"].to_numpy(float)
@@ -74,7 +80,11 @@ def _seen(data: pd.DataFrame) -> list[str]:
                 sizes[0] / np.median(others) if good else np.nan,
             )
         )
-    table = pd.DataFrame(found, columns=["norm", "seed", "second", "median"])
+    return pd.DataFrame(found, columns=["norm", "seed", "second", "median"])
+
+
+def _seen(data: pd.DataFrame) -> list[str]:
+    table = leads(data)
     return [
         f"Largest class's gradient ÷ the second's: {probes.by_norm(table, 'second')}.",
         f"Largest class's gradient ÷ the median of the others: {probes.by_norm(table, 'median')}.",

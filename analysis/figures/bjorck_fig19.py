@@ -27,7 +27,7 @@ LAYER, BINS = 54, 48
 def draw(frames: Frames) -> style.Drawing:
     """Number of weights in each cell of a logarithmic grid, for each norm's first seed."""
     table = probes.at_layer(probes.rows(frames, "gradient_agreement"), LAYER)
-    table = table.assign(correlation=[_correlation(r) for r in each(table)])
+    table = table.assign(correlation=[correlation(r) for r in each(table)])
     shown = probes.first_seed(table)
     data = []
     with style.styled():
@@ -59,7 +59,7 @@ def _sums(row: object) -> tuple["probes.Floats", "probes.Floats"]:
     return probes.numbers(row.sum_abs), np.abs(probes.numbers(row.gradient))  # type: ignore[attr-defined]
 
 
-def _correlation(row: object) -> float:
+def correlation(row: object) -> float:
     """Pearson's r of the logarithms, over weights where both sums are positive and finite."""
     a, b = _sums(row)
     both = np.isfinite(a) & np.isfinite(b) & (a > 0) & (b > 0)

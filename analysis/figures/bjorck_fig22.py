@@ -29,7 +29,7 @@ LIMITS = np.linspace(-4, 4, 81)
 
 def draw(frames: Frames) -> style.Drawing:
     """A picture per norm, of its first seed."""
-    table = _after_norm(probes.rows(frames, "activation_histogram"))
+    table = after_norm(probes.rows(frames, "activation_histogram"))
     shown = probes.first_seed(table)
     data = []
     with style.styled():
@@ -62,7 +62,7 @@ def _relative(counts: "probes.Floats") -> "probes.Floats":
     return shares_between(counts, LIMITS * root_mean_square(counts))
 
 
-def _after_norm(table: pd.DataFrame) -> pd.DataFrame:
+def after_norm(table: pd.DataFrame) -> pd.DataFrame:
     """Main path, first call; what leaves the site where it differs from the layer's own output."""
     rows = table[table["number"].notna() & (table["call"] == 0)]
     return rows.sort_values("side", ascending=False, kind="stable").drop_duplicates(["run_id", "number"])
@@ -92,16 +92,12 @@ def _seen(table: pd.DataFrame) -> list[str]:
         if tested.empty:
             said.append(f"No layer of the {name} third was tested for modes.")
             continue
-        found = [
-            (norm, seed, float((run["unimodal_p"] < LEVEL).mean()), float(run["dip"].median()))
-            for (norm, seed), run in groups(tested, ["norm", "seed"])
-        ]
-        shares = pd.DataFrame(found, columns=["norm", "seed", "share", "dip"])
+        shares = several_modes(tested)
         said.append(
             f"Layers of the {name} third for which “one mode” is rejected at {100 * LEVEL:.0f}%, as a share: "
             f"{probes.by_norm(shares, 'share')}; median dip {probes.by_norm(shares, 'dip')}."
         )
-    means = hidden[["norm", "seed", "number"]].assign(mean=[_relative_mean(r) for r in each(hidden)])
+    means = hidden[["norm", "seed", "number"]].assign(mean=[relative_mean(r) for r in each(hidden)])
     for name, where in thirds.items():
         medians = means[where].groupby(["norm", "seed"])["mean"].median().reset_index()
         said.append(
@@ -112,7 +108,17 @@ def _seen(table: pd.DataFrame) -> list[str]:
     return [*said, *([f"{lost} values are not finite."] if lost else [])]
 
 
-def _relative_mean(row: object) -> float:
+def several_modes(tested: pd.DataFrame) -> pd.DataFrame:
+    """Share of layers for which one mode is rejected, and their median dip: norm, seed, share, dip."""
+    found = [
+        (norm, seed, float((run["unimodal_p"] < LEVEL).mean()), float(run["dip"].median()))
+        for (norm, seed), run in groups(tested, ["norm", "seed"])
+    ]
+    return pd.DataFrame(found, columns=["norm", "seed", "share", "dip"])
+
+
+def relative_mean(row: object) -> float:
+    """|Mean| of all values of a layer over their root mean square."""
     counts = probes.numbers(row.counts)  # type: ignore[attr-defined]
     if not counts.sum():
         return float("nan")

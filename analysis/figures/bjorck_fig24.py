@@ -25,16 +25,7 @@ LAYERS = (8, 44, 80)
 
 def draw(frames: Frames) -> style.Drawing:
     """Means and variances by step, one line per layer and seed."""
-    raw = probes.rows(frames, "activation_moments", when=("first", "every"), least_norms=1)
-    raw = raw[(raw["norm"] == "none") & (raw["side"] == "output")]
-    if raw["step"].nunique() < 2:
-        raise UndrawableError("no run without normalisation was measured at more than one of its first steps")
-    raw = raw[raw["lr"] == raw["lr"].min()]
-    raw = pd.concat([probes.at_layer(raw, n) for n in LAYERS])
-    data = raw[["norm", "lr", "seed", "number", "step"]].assign(
-        mean=[float(np.abs(probes.numbers(v)).mean()) for v in raw["mean"]],
-        variance=[float(probes.numbers(v).mean()) for v in raw["variance"]],
-    )
+    data = first_moments(frames)
     looks = dict(zip(probes.layers(data), style.DASHES, strict=False))
     colour = style.norm_colours(["none"])["none"]
     with style.styled():
@@ -53,6 +44,23 @@ def draw(frames: Frames) -> style.Drawing:
         f"seed."
     )
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
+
+
+def first_moments(frames: Frames) -> pd.DataFrame:
+    """Mean |channel mean| and variance of LAYERS at each of the first steps, at the lowest rate without norm.
+
+    Raises UndrawableError where that has not been measured.
+    """
+    raw = probes.rows(frames, "activation_moments", when=("first", "every"), least_norms=1)
+    raw = raw[(raw["norm"] == "none") & (raw["side"] == "output")]
+    if raw["step"].nunique() < 2:
+        raise UndrawableError("no run without normalisation was measured at more than one of its first steps")
+    raw = raw[raw["lr"] == raw["lr"].min()]
+    raw = pd.concat([probes.at_layer(raw, n) for n in LAYERS])
+    return raw[["run_id", "norm", "lr", "seed", "number", "step"]].assign(
+        mean=[float(np.abs(probes.numbers(v)).mean()) for v in raw["mean"]],
+        variance=[float(probes.numbers(v).mean()) for v in raw["variance"]],
+    )
 
 
 def _seen(data: pd.DataFrame) -> list[str]:
