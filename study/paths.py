@@ -7,6 +7,9 @@ from pathlib import Path
 CATALOGUE = ".catalogue"
 """Folder inside a runs folder where the analysis keeps its compacted copy; safe to delete."""
 
+RANDOM_MATRICES = "random_matrices"
+"""Folder inside a runs folder where `python -m study.randmat` keeps its tables, NAME-….parquet."""
+
 RERUN = ".rerun"
 """Folder inside a runs folder where reruns train, as ID, until they take the place of ID (then ID.old)."""
 
@@ -21,6 +24,11 @@ class RunPaths:
     def run_id(self) -> str:
         """The directory's name."""
         return self.root.name
+
+    @property
+    def rerun(self) -> "RunPaths":
+        """Where this run is repeated until the repetition takes its place."""
+        return RunPaths(self.root.parent / RERUN / self.root.name)
 
     @property
     def config(self) -> Path:

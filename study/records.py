@@ -37,6 +37,67 @@ augmented). The others are evaluated: eval mode, every image once, not augmented
 images) only after the last epoch."""
 
 
+RANDOM_MATRICES: dict[str, pa.Schema] = {
+    "products": pa.schema(
+        [
+            ("seed", pa.int64()),
+            (
+                "draw",
+                pa.int32(),
+            ),  # independent repetition, from 0; within one, product m + 1 extends product m
+            ("n", pa.int32()),  # rows and columns of each factor
+            ("m", pa.int32()),  # factors
+            ("gain", pa.float64()),  # standard deviation of a factor's entries, times √n
+            ("log10_condition", pa.float64()),  # largest over smallest singular value
+            ("log10_largest", pa.float64()),
+            ("log10_smallest", pa.float64()),
+        ]
+    ),
+    "spectra": pa.schema(
+        [
+            ("seed", pa.int64()),
+            ("draw", pa.int32()),
+            ("n", pa.int32()),
+            ("m", pa.int32()),
+            ("log10_values", pa.list_(pa.float64())),  # all n singular values at gain 1, descending
+            ("distance", pa.float64()),  # largest distance of their distribution function from the limit's
+        ]
+    ),
+    "regression": pa.schema(
+        [
+            ("seed", pa.int64()),
+            ("draw", pa.int32()),
+            ("n", pa.int32()),
+            ("m", pa.int32()),
+            ("log10_condition", pa.float64()),  # of the design matrix
+            ("tolerance", pa.float64()),
+            ("log10_steps_weights", pa.float64()),  # until ‖w − w*‖ ≤ tolerance·‖w*‖, from w = 0
+            ("log10_steps_loss", pa.float64()),  # until the loss is ≤ tolerance times its start
+        ]
+    ),
+    "density": pa.schema(
+        [
+            ("m", pa.int32()),
+            ("x", pa.list_(pa.float64())),  # ascending, from near 0 to the edge
+            ("density", pa.list_(pa.float64())),  # of singular values in the limit n → ∞
+            ("cdf", pa.list_(pa.float64())),
+            ("edge", pa.float64()),
+        ]
+    ),
+    "fit": pa.schema(
+        [
+            ("seed", pa.int64()),
+            ("n", pa.int32()),
+            ("m", pa.int32()),
+            ("matrices", pa.int32()),  # independent products, one random singular value of each
+            ("distance", pa.float64()),  # Kolmogorov's statistic against the limit
+            ("p_value", pa.float64()),
+        ]
+    ),
+}
+"""Tables of `python -m study.randmat`: files NAME-*.parquet of its folder, which belong to no run."""
+
+
 class DamagedRunError(StudyError):
     """A file of a run exists but cannot be read."""
 
