@@ -1,7 +1,9 @@
 """Waiting for submitted trials: run directories say what came of them, SLURM only who is left."""
 
+import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from study.errors import StudyError
@@ -12,6 +14,8 @@ from study.launch.table import ENDED, Display, Line, State
 from study.status import Status
 
 POLL_SECONDS = 3.0
+PROBE_BYTES = 65536
+"""What a disk must have room for to count as one that can be written to."""
 GONE = 2
 """Looks in a row at which neither SLURM nor the disk may know of a trial before it is given up."""
 
@@ -83,6 +87,8 @@ class _Watcher:
         seen = f" (see {log})" if log else ""
         if ended := submission.last_word(index, now.run_id):
             return f"{ended}{seen}"
+        if fault := _fault(submission.folder.parent):  # which kept the task from leaving word
+            return f"cannot write to {now.paths.root.parent}: {fault}"
         state = self._accounting(log.name.removesuffix("_0_log.out")) if log else ""
         return f"{now.status}{f', SLURM says {state}' if state else ', its task ended without a word'}{seen}"
 
@@ -114,3 +120,14 @@ class _Watcher:
         for note in notes:
             found |= read_note(note).get("progress", {})
         return found
+
+
+def _fault(folder: Path) -> str:
+    """Say why nothing can be written into a folder; empty if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        return str(error.strerror)
+    return ""

@@ -54,7 +54,7 @@ def standing(name: str, plan: Plan) -> Standing:
 
 
 def _time_left(plan: Plan) -> str:
-    known = [s for s in plan.estimates() if s is not None]
+    known = [s for s in plan.estimates if s is not None]
     if not known:
         return ""
     left = sum(known) / len(known) * len(plan.todo)

@@ -18,8 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 PACKAGES = ("slurm-wlm", "munge", "slurmdbd", "mariadb-server")
-PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch")
+PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sbatch")
+ATTEMPTS = 3
+"""Times that a start is tried, each on other ports and with an empty folder."""
+NODES = ("node1", "node2")
 SLOTS = 2
 """CPUs each node claims: jobs are scheduled by it, and it need not be true."""
 
@@ -117,7 +122,20 @@ class Cluster:
         return done.stdout
 
     def up(self) -> None:
-        """Start everything and wait until both nodes take jobs."""
+        """Start everything and wait until both nodes take jobs; raises RuntimeError with their words."""
+        for attempt in range(ATTEMPTS):
+            try:
+                self._up()
+                return
+            except (RuntimeError, TimeoutError, OSError) as error:
+                self.down()
+                words = f"{error}\n{self._words()}"
+                if attempt + 1 == ATTEMPTS:
+                    raise RuntimeError(f"the cluster did not start: {words}") from error
+                print(f"starting the cluster again: {words}", file=sys.stderr)
+                shutil.rmtree(self.folder)
+
+    def _up(self) -> None:
         self._write_files()
         self._munge()
         self._database()
@@ -125,22 +143,24 @@ class Cluster:
         until(lambda: _listens(self.ports["slurmdbd"]), "slurmdbd")
         self._start("slurmctld", "-D", "-c", "-f", str(self.conf))
         until(lambda: _listens(self.ports["slurmctld"]), "slurmctld")
-        for node in ("node1", "node2"):
+        for node in NODES:
             self.start_node(node)
-        until(
-            lambda: (
-                self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%T", check=False).split() == ["idle"] * 2
-            ),
-            "the nodes",
-        )
+        self.wait_idle()
+
+    def wait_idle(self) -> None:
+        """Wait until both nodes take jobs and have none."""
+        ask = ("sinfo", "-h", "-N", "-p", "main", "-o", "%T")
+        until(lambda: self.run(*ask, check=False).split() == ["idle"] * len(NODES), "idle nodes", 120)
 
     def start_node(self, node: str) -> None:
         """Start the daemon of a node."""
         self._start("slurmd", "-D", "-N", node, "-f", str(self.conf), name=f"slurmd-{node}")
 
     def stop_node(self, node: str) -> None:
-        """Kill the daemon of a node and all that runs there, as a power cut would."""
+        """Kill the daemon of a node and all that runs there, as a power cut would: without a word."""
+        jobs = self._jobs(node)
         self._kill(self.folder / f"slurmd-{node}.started")
+        _kill_all(jobs)
 
     def hasten(self) -> None:
         """Let requeued jobs start at once; SLURM would have them wait for two minutes."""
@@ -157,12 +177,32 @@ class Cluster:
         until(lambda: not self.run("squeue", "--noheader").strip(), "an empty queue")
 
     def down(self) -> None:
-        """Stop everything, jobs first."""
-        if self.conf.exists():
-            self.run("scancel", "--user=root", "--signal=KILL", "--full", check=False)
-        names = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmdbd", "mariadbd", "munged")
+        """Kill everything: daemons, jobs, and what keeps the jobs."""
+        jobs = self._jobs()
+        names = ("slurmctld", *(f"slurmd-{node}" for node in NODES), "slurmdbd", "mariadbd", "munged")
         for name in names:
             self._kill(self.folder / f"{name}.started")
+        _kill_all([*jobs, *self._jobs()])
+
+    def _jobs(self, node: str = "") -> list[psutil.Process]:
+        """All processes of jobs (of one node), after those of SLURM's that keep them."""
+        jobs, keepers = [], set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                environment = process.environ()
+                mine = environment.get("SLURM_CONF") == str(self.conf) and "SLURM_JOB_ID" in environment
+                if mine and (not node or environment.get("SLURMD_NODENAME") == node):
+                    jobs.append(process)
+                    keepers |= {p for p in process.parents() if p.name().startswith("slurmstepd")}
+        return [*keepers, *jobs]
+
+    def _words(self) -> str:
+        """The last lines of what each daemon printed and logged."""
+        found = []
+        for file in sorted([*self.folder.glob("*.out"), *self.folder.glob("*.log")]):
+            if lines := file.read_text(errors="replace").splitlines()[-5:]:
+                found += [f"{file.name}: {line}" for line in lines]
+        return "\n".join(found)
 
     def _write_files(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -217,19 +257,28 @@ class Cluster:
         (self.folder / f"{name}.started").write_text(str(process.pid))
 
     def _kill(self, file: Path) -> None:
-        """Kill a daemon and all that descends from it."""
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
-            import psutil
-
-            with contextlib.suppress(psutil.NoSuchProcess):
-                main = psutil.Process(int(file.read_text()))
-                family = [*main.children(recursive=True), main]
-                gentle = signal.SIGTERM if main.name() == "mariadbd" else signal.SIGKILL
-                for process in family:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.send_signal(gentle)
-                psutil.wait_procs(family, timeout=20)
+        """Kill a daemon and all that descends from it; its data are thrown away with the folder."""
+        with contextlib.suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
+            main = psutil.Process(int(file.read_text()))
+            if main.environ().get("SLURM_CONF") == str(self.conf):  # and not a stranger with its number
+                _kill_all([*main.children(recursive=True), main])
         file.unlink(missing_ok=True)
+
+
+def _kill_all(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        until(lambda: all(map(_gone, processes)), "their end", 20)
+
+
+def _gone(process: psutil.Process) -> bool:
+    """Whether a process has ended; an init that reaps late is not waited for."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 300) -> None:

@@ -1,0 +1,65 @@
+"""Many trials, and many kills: each is finished once, and nothing is damaged."""
+
+import os
+import random
+import signal
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+from study.execute import run_paths
+from study.ownership import owner_of
+from study.records import read_record
+from tests.runs import leftovers
+from tests.slurm.helpers import LONG, TINY, config, finished, launch, status
+
+pytestmark = pytest.mark.slurm
+
+
+def many(slurm, tmp_path, shim, n, **options):
+    calls = tmp_path / "calls"
+    shim("sbatch", f'echo call >> {calls}\nexec $REAL "$@"')
+    runs = tmp_path / "runs"
+    configs = [config(runs, *TINY, f"seed={s}") for s in range(n)]
+    launch(configs, **options)
+    finished(slurm, configs, 2400)
+    assert len(calls.read_text().split()) <= 10
+    records = [read_record(run_paths(c)) for c in configs]
+    assert [r["restarts"] for r in records] == [0] * n
+    assert all(leftovers(run_paths(c)) == [] for c in configs)
+
+
+def test_a_hundred_trials_finish_once_each(slurm, tmp_path, shim):
+    many(slurm, tmp_path, shim, 100, trials_per_task=50)
+
+
+@pytest.mark.slow
+def test_a_thousand_trials_finish_once_each(slurm, tmp_path, shim):
+    many(slurm, tmp_path, shim, 1000, trials_per_task=50)
+
+
+@pytest.mark.slow
+def test_fifty_kills_at_random_lose_nothing(slurm, tmp_path):
+    dice = random.Random(0)
+    configs = [config(tmp_path, *LONG, "epochs=40", f"seed={s}") for s in range(8)]
+    kills = 0
+    until_when = time.monotonic() + 1800
+    while any(status(run_paths(c)) != "finished" for c in configs) and time.monotonic() < until_when:
+        launch(configs, trials_per_task=2)
+        time.sleep(dice.uniform(0, 8))
+        owners = [o for c in configs if (o := owner_of(run_paths(c)))]
+        if owners and kills < 50:
+            kills += 1
+            victim = dice.choice(owners)
+            if dice.random() < 0.5:
+                os.kill(victim.pid, signal.SIGKILL)
+            else:
+                slurm.run("scancel", "--signal=KILL", "--full", victim.job_id, check=False)
+        slurm.hasten()
+    finished(slurm, configs)
+    for c in configs:
+        assert leftovers(run_paths(c)) == []
+        table = pq.read_table(run_paths(c).metrics).to_pandas()
+        assert not table.duplicated(["step", "split"]).any()
+        assert (table["split"] == "batch").sum() == read_record(run_paths(c))["steps_total"]
