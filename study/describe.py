@@ -83,6 +83,23 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
+def launcher_help(folder: Path) -> str:
+    """Return the options of the launchers in conf/hydra/launcher: the comment behind each says what it is."""
+    lines = [
+        "Where trials run (hydra/launcher=NAME), and the options of each (hydra.launcher.OPTION=value)",
+        "",
+    ]
+    for file in sorted(folder.glob("*.yaml")):
+        head, *rest = file.read_text(encoding="utf-8").splitlines()
+        lines.append(f"  {file.stem}: {head.lstrip('# ')}")
+        for text in rest:
+            setting, comment = (part.strip() for part in text.partition("#")[::2])
+            if comment:
+                name, value = setting.split(": ", 1)
+                lines.append(f"    {name}={value}".ljust(26) + f" {comment}")
+    return "\n".join([*lines, ""])
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ",".join(map(_shown, value)) + "]"

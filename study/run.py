@@ -80,10 +80,12 @@ def _one(_: Any) -> None:
 def _register_help() -> None:
     from omegaconf import OmegaConf
 
-    from study.compose import choices
-    from study.describe import help_text
+    from study.compose import CONF, choices
+    from study.describe import help_text, launcher_help
 
     OmegaConf.register_new_resolver("study_settings", help_text, replace=True)
+    folder = CONF / "hydra" / "launcher"
+    OmegaConf.register_new_resolver("study_launcher_options", lambda: launcher_help(folder), replace=True)
     OmegaConf.register_new_resolver(
         "study_launchers", lambda: ", ".join(choices("hydra/launcher")), replace=True
     )

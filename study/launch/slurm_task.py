@@ -4,6 +4,7 @@ On a warning signal, whichever the site uses, every trial writes a checkpoint an
 the task asks SLURM to requeue it, and its next incarnation goes on in the same run directories.
 """
 
+import io
 import json
 import multiprocessing.forkserver
 import os
@@ -11,11 +12,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from study import provenance
 from study.config import from_mapping
@@ -64,6 +65,7 @@ class Pack:
 def run_pack(pack: Pack) -> None:
     """Run a task; leaves the process with 0, 1 (a trial failed or was left), or REFUSED."""
     os.chdir(pack.directory)
+    sys.stdout = _Patient(sys.stdout)
     ears = _Ears()
     _compare_code(pack)
     plan = make_plan(map(from_mapping, pack.trials))
@@ -86,6 +88,23 @@ def run_pack(pack: Pack) -> None:
     if left and pool.stopping:
         display.say(_requeue(pack))
     sys.exit(code)
+
+
+class _Patient(io.TextIOBase):
+    """A stream that drops what its disk has no room for: a full log must not end the trials beside it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: every write is flushed."""
 
 
 class _Ears:

@@ -1,5 +1,6 @@
 """What reaches sbatch: exactly the flags asked for, arrays within the limit, no foreign environment."""
 
+import dataclasses
 import os
 import re
 
@@ -30,6 +31,18 @@ def script(tmp_path, monkeypatch):
     return write
 
 
+def test_the_yaml_offers_every_option_with_its_default_and_help():
+    from study.compose import CONF, by_hydra_launcher
+    from study.describe import launcher_help
+
+    target, offered = by_hydra_launcher(["hydra/launcher=slurm"])
+    assert target.endswith("SlurmLauncher")
+    assert slurm.options(**offered) == slurm.Options()
+    assert list(offered) == [f.name for f in dataclasses.fields(slurm.Options)]
+    text = launcher_help(CONF / "hydra" / "launcher")
+    assert all(re.search(rf"^    {name}=\S+ +\S", text, re.MULTILINE) for name in (*offered, "workers"))
+
+
 def test_without_options_only_what_a_task_needs_is_set(script):
     flags, _ = script()
     assert set(flags) == ALWAYS
@@ -52,6 +65,12 @@ def test_exactly_the_flags_asked_for_reach_the_script(script):
     assert {k: v for k, v in flags.items() if k not in ALWAYS - {"time", "signal"}} == wanted
     assert "module load cuda\nexport A='b c'\n" in text
     assert "--cpus-per-task=4" in next(x for x in text.splitlines() if x.startswith("srun"))
+
+
+def test_kinds_of_gpus_and_shards_reach_the_script_as_they_are(script):
+    assert script(gpus="a100:2")[0]["gpus-per-node"] == "a100:2"
+    assert script(gres="gpu:a100:1,shard:4")[0]["gres"] == "gpu:a100:1,shard:4"
+    assert "gres" not in script(gpus=1)[0]
 
 
 def test_short_limits_are_warned_of_later(script):
