@@ -36,9 +36,10 @@ class Product:
         columns = factor @ self._q
         order = np.argsort(-(self._s + np.log(np.linalg.norm(columns, axis=0))), kind="stable")
         s = self._s[order]
-        self._q, r = linalg.qr(columns[:, order], mode="economic", overwrite_a=True, check_finite=False)
+        q, r = linalg.qr(columns[:, order], mode="economic", overwrite_a=True, check_finite=False)
+        self._q = np.asarray(q, np.float64)
         diagonal = np.abs(np.diag(r))
-        # diag(e^s)·T = diag(e^s')·(R-like unit triangle)·T: only ratios of scales appear, ≤ about 1
+        # R·diag(e^s) = diag(e^s')·U with U of unit diagonal: only ratios of scales appear, ≤ about 1
         r /= diagonal[:, None]
         upper = np.triu(r * np.exp(np.minimum(s[None, :] - s[:, None], MOST_SPREAD)))
         self._t = linalg.blas.dtrmm(1.0, upper, self._t[order])
