@@ -172,6 +172,59 @@ def norm_order(norms: Iterable[str]) -> list[str]:
     return sorted({str(n) for n in norms}, key=lambda n: (n == "none", n != "bn", n))
 
 
+RATES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
+"""Initial rates of Bjorck et al. 2018: accuracies are compared at these, not at those that a search tried."""
+
+
+def rated(table: pd.DataFrame) -> pd.DataFrame:
+    """Runs of `outcomes` whose accuracies may be compared over rates, with their `score` on the test set.
+
+    Those at RATES that were trained to their end or diverged (a run that was stopped once its fate was
+    decided has no final accuracy), of seeds that have every rate that most seeds of their architecture have.
+    """
+    whole = (table["status"] != "stopped") | (table["fate"] == DIVERGED)
+    usual = table["lr"].map(lambda lr: bool(np.isclose(lr, RATES, rtol=1e-6).any())).astype(bool)
+    table = table[whole & usual].assign(score=lambda t: score(t, "last_test"))
+    table = table[table["score"].notna()].drop_duplicates([*CELL, "seed"])
+    if table.empty:
+        return table
+    by = table.groupby(ARCHITECTURE, observed=True)["seed"]
+    common = table.groupby(CELL, observed=True)["seed"].transform("size") > by.transform("nunique") / 2
+    has = common.groupby([table[c].astype("str") for c in [*ARCHITECTURE, "seed"]]).transform("sum")
+    most = has.groupby([table[c].astype("str") for c in ARCHITECTURE]).transform("max")
+    return table[common & (has == most)]
+
+
+def best_by_seed(table: pd.DataFrame) -> pd.DataFrame:
+    """Per architecture and seed of `outcomes`, the run with the best score over rates; `value` is that score.
+
+    As in Bjorck et al. 2018 the test set selects the rate, the smaller of two equally good ones; but seed by
+    seed, so that seeds stay independent of each other.
+    """
+    found = rated(table).sort_values("lr", kind="stable").sort_values("score", ascending=False, kind="stable")
+    return found.drop_duplicates([*ARCHITECTURE, "seed"]).assign(value=lambda t: t["score"])
+
+
+def rate_brackets(table: pd.DataFrame) -> pd.DataFrame:
+    """Per architecture and seed of `outcomes`, between which rates training ceases to work (cf. Table 3).
+
+    Columns: setting, scientific, norm, seed, works (the highest rate that trained below the lowest that
+    failed; missing if none did), fails (the lowest that diverged or stayed at chance; missing if none did),
+    tried, run_id (of the run at `works`, or of the lowest rate). As in study.max_lr.
+    """
+    rows = []
+    for (where, norm, seed), runs in groups(table, [*ARCHITECTURE, "seed"]):
+        trained = runs["fate"] == TRAINED
+        fails = runs.loc[~trained, "lr"].min()
+        good = runs[trained & ~(runs["lr"] >= fails)].sort_values("lr")
+        works = good["lr"].max()
+        end = good.iloc[-1] if len(good) else runs.sort_values("lr").iloc[0]
+        rows.append((where, end["scientific"], norm, seed, works, fails, len(runs), str(end["run_id"])))
+    columns = ["setting", "scientific", "norm", "seed", "works", "fails", "tried", "run_id"]
+    found = pd.DataFrame(rows, columns=columns)
+    return found.astype({"works": "float64", "fails": "float64"})
+
+
 def apart_from(runs: pd.DataFrame, fields: Collection[str]) -> "pd.Series[str]":
     """The runs' settings without some scientific fields (see analysis.runs.setting)."""
     if not fields:

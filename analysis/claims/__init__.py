@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis import select
 from analysis.claims.base import (
+    EVERYTHING,
     MOST_CLAIMS,
     PLAIN,
     Case,
@@ -80,6 +81,8 @@ def judge_all(frames: Frames, tables: Mapping[str, pd.DataFrame] | None = None) 
 
 def _settings(frames: Frames, varies: tuple[str, ...], tables: Mapping[str, pd.DataFrame]) -> dict[str, Case]:
     """Name → runs that may be put together by claims that vary these fields; one without runs if none may."""
+    if varies == EVERYTHING:
+        return {"": Case(frames, tables)}
     plain = [(name, value) for name, value in PLAIN.items() if name not in (*varies, "model.depth")]
     runs = frames.runs[[has(fields, plain) for fields in frames.runs["scientific"]]]
     if "model.depth" not in varies:

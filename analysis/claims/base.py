@@ -40,6 +40,10 @@ UNTRAINED = ("epochs", "momentum", "weight_decay", "schedule.")
 """Fields (a prefix where they end in a point) that play no part before the first update."""
 
 
+EVERYTHING = ("*",)
+"""For claims that no setting bears on: all runs are one case."""
+
+
 class Verdict(StrEnum):
     """What the runs say of a claim."""
 

@@ -6,6 +6,7 @@ three cells' means) Welch's is used, with at least as many seeds as the exact te
 """
 
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
 from math import comb
@@ -131,8 +132,9 @@ def near(values: ArrayLike, target: float, margin: float) -> Evidence:
     return Evidence(middle.estimate, middle.low, middle.high, max(over, below), min(1.0, 2 * beyond))
 
 
-def combination(cells: "list[Floats]", weights: tuple[float, ...]) -> Evidence:
+def combination(values: Sequence[ArrayLike], weights: Sequence[float]) -> Evidence:
     """Is the weighted sum of the cells' means positive? t test with Welch and Satterthwaite's freedom."""
+    cells = [np.asarray(v, float) for v in values]
     estimate = float(sum(w * x.mean() for w, x in zip(weights, cells, strict=True)))
     if min(len(x) for x in cells) < 2:
         return Evidence(estimate, np.nan, np.nan, 1.0, 1.0)
@@ -147,7 +149,7 @@ def combination(cells: "list[Floats]", weights: tuple[float, ...]) -> Evidence:
     return Evidence(estimate, float(low), float(high), float(p_for), float(p_against))
 
 
-def every(parts: "list[Evidence]") -> Evidence:
+def every(parts: Sequence[Evidence]) -> Evidence:
     """Do all of several hold? The weakest decides (intersection–union test: no further correction).
 
     Against: one of them is contradicted, at a level divided by their number.

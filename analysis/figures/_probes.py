@@ -36,7 +36,9 @@ def rows(
     MOST_NORMS norms are kept, bn and none first. Raises UndrawableError if nothing, or too little to compare,
     is left.
     """
-    table = frames.probes[probe]
+    table = frames.probes.get(probe)
+    if table is None:
+        raise UndrawableError(f"no complete run has a table of probe '{probe}'")
     runs = frames.runs[["run_id", "seed", "lr", "depth"]].astype({"run_id": "str"})
     found = table[table["when"].isin(list(when))].astype({"run_id": "str", "norm": "str"})
     if found.empty:

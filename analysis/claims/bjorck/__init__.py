@@ -1,15 +1,23 @@
 """Bjorck et al. 2018 (1806.02375): BN's benefit is mostly that it permits larger learning rates.
 
-One module per part of the argument; what they have in common is in `_paired`.
+One module per part of the argument, in its order. Only what a summary of the paper states (marked [P] in
+analysis.expectations) is claimed; of the "0 or large" initialisation (§5) and of batch sizes (§2.1) there is
+no such statement.
 """
 
-import importlib
-import pkgutil
-
 from analysis.claims.base import Claim
-
-_PARTS = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-
-CLAIMS: tuple[Claim, ...] = tuple(
-    claim for part in _PARTS for claim in importlib.import_module(f"{__name__}.{part}").CLAIMS
+from analysis.claims.bjorck import (
+    activations,
+    gradients,
+    max_rates,
+    noise,
+    parts,
+    random_matrices,
+    rates,
+    schemes,
+    step_sizes,
 )
+
+PARTS = (rates, noise, step_sizes, activations, gradients, random_matrices, parts, schemes, max_rates)
+
+CLAIMS: tuple[Claim, ...] = tuple(claim for part in PARTS for claim in part.CLAIMS)

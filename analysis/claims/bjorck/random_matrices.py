@@ -1,0 +1,85 @@
+"""Products of random matrices (Bjorck et al. 2018, §5, App. C and K, Figs 8–10, 20, 21)."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.claims.base import EVERYTHING, Case, Cell, Claim, NotMeasuredError
+from analysis.claims.bjorck._measured import MEDIAN, alone_times
+from analysis.claims.rules import seeds_for_signs
+from analysis.tidy import groups
+from study.paths import RANDOM_MATRICES
+
+MOST = 20
+"""Factors up to which growth is measured; fixed, so that it does not depend on how far somebody computed."""
+
+PRODUCTS = "products"
+
+
+def products(case: Case) -> pd.DataFrame:
+    """Extreme singular values of products of m factors, one row per (draw, m), of the largest N at gain 1.
+
+    From the case's table of that name, or from the tables of study.randmat beside the runs.
+    """
+    found = case.tables.get(RANDOM_MATRICES)
+    if found is None:
+        folders = {Path(p).parent / RANDOM_MATRICES for p in case.frames.runs["path"]}
+        files = sorted(f for folder in folders for f in folder.glob(f"{PRODUCTS}*.parquet"))
+        found = pd.concat([_read(f) for f in files], ignore_index=True) if files else None
+    if found is None or found.empty:
+        raise NotMeasuredError("no table of products of random matrices (python -m study.randmat)")
+    plain = found[(found["gain"] == 1) & (found["m"] <= MOST)]
+    return pd.DataFrame(plain[plain["n"] == plain["n"].max()])
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        found: pd.DataFrame = pq.read_table(path).to_pandas()
+    except (OSError, pa.ArrowException) as error:
+        raise NotMeasuredError(f"{path.name} cannot be read: {error}") from error
+    return found
+
+
+def _growth(column: str, case: Case) -> pd.DataFrame:
+    """Least-squares slope of a decimal logarithm a factor, of each draw with at least three lengths.
+
+    A draw's products share their factors, so that a draw, not a product, is what is independent.
+    """
+    rows = products(case)
+    keys = ["n", "seed", "draw"]
+    found = [
+        (f"randmat n={n} seed={seed} draw={draw}", float(np.polyfit(run["m"], run[column], 1)[0]))
+        for (n, seed, draw), run in groups(rows, keys)
+        if run["m"].nunique() >= 3
+    ]
+    table = pd.DataFrame(found, columns=["run_id", "value"])
+    return table.assign(norm="draws", seed=range(len(table)), lr=np.nan)
+
+
+CLAIMS = tuple(
+    Claim(
+        id=f"{name}_grows_with_factors",
+        sentence=f"The {words} of a product of random matrices grows with the number of factors.",
+        source=source,
+        cells=(Cell("draws"),),
+        estimator=(
+            f"growth of the {words} a factor: ten to the least-squares slope of its decimal logarithm for 1 "
+            f"to {MOST} factors, N as large as computed; {MEDIAN.replace('seeds', 'draws')}"
+        ),
+        rule="exact Wilcoxon signed-rank test over draws, one-sided, of a growth above 1",
+        unit="times",
+        test=alone_times(),
+        least_seeds=seeds_for_signs,
+        measure=partial(_growth, column),
+        varies=EVERYTHING,
+        figures=figures,
+    )
+    for name, words, column, source, figures in (
+        ("condition_number", "condition number", "log10_condition", "§5, App. C, Figs 9, 20 and 21", ()),
+        ("largest_singular_value", "largest singular value", "log10_largest", "§5, Figs 8 and 10", ()),
+    )
+)
