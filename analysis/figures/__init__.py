@@ -23,10 +23,14 @@ class UndrawableError(ValueError):
     """
 
 
-def modules() -> dict[str, ModuleType]:
-    """Every figure of the folder by name, by section and order."""
+def modules(*, apart: bool = False) -> dict[str, ModuleType]:
+    """Every figure of the folder by name, by section and order.
+
+    With `apart` those that show no run (their APART is true), which any frames of the folder can draw, once.
+    """
     names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
     found = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    found = {name: module for name, module in found.items() if getattr(module, "APART", False) == apart}
     return dict(sorted(found.items(), key=lambda item: (_place(item[1].SECTION), item[1].ORDER, item[0])))
 
 
