@@ -285,6 +285,7 @@ class Running:
             "n_train": len(sets.train),
             "n_test": len(sets.test),
             "conv_biases": self.state.network.conv_biases(),
+            "unnormalised": list(self.state.network.unnormalised),
             "steps_total": self.total,
             "versions": provenance.versions(),
             "threads": run.threads,

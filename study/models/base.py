@@ -50,9 +50,30 @@ class Network(nn.Module):
     layers: tuple[Layer, ...]
     sites: tuple[Site, ...]
 
+    unnormalised: tuple[str, ...]
+    """Names of sites where the norm stands and yet cannot normalise (Norm.normalises; in run.json)."""
+
     def conv_biases(self) -> dict[str, bool]:
         """Return for every layer with a site whether it has a bias (recorded in run.json)."""
         return {x.name: getattr(x.module, "bias", None) is not None for x in self.layers if x.site}
+
+
+class PooledNetwork(Network):
+    """A network that ends in top → mean over H, W → dropout → classifier."""
+
+    top: nn.Module
+    classifier: nn.Module
+
+    def end(self, builder: "Builder", number: int, channels: int, n_classes: int) -> None:
+        """Create these modules, `number` the classifier's; call at the end of the constructor."""
+        self.top = builder.top(channels, ndim=4)
+        self.classifier = builder.classifier(number, channels, n_classes)
+        builder.finish(self)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Map the last feature map N×C×H×W to logits N×classes."""
+        logits: Tensor = self.classifier(self.top(x).mean(dim=(2, 3)))
+        return logits
 
 
 class Builder:
@@ -93,7 +114,7 @@ class Builder:
 
     def linear(self, name: str, number: int | None, kind: str, f_in: int, f_out: int) -> nn.Module:
         """Return a hidden linear layer with what the norm puts at its site."""
-        site = self._site(name, f_out, kind)
+        site = self._site(name, f_out, kind, locations=False)
         linear = self._bare(nn.Linear, f_in, f_out, bias=self._bias(site))
         return self._add(name, number, linear, site, ndim=2)
 
@@ -109,7 +130,7 @@ class Builder:
 
     def top(self, channels: int, ndim: int) -> nn.Module:
         """Return what the norm puts at the classifier's input (identity for most)."""
-        site = self._site("top", channels, "top")
+        site = self._site("top", channels, "top", locations=ndim == 4)
         return self.norm.build(None, site, ndim) if self.norm.at(site) else nn.Identity()
 
     def classifier(self, number: int, f_in: int, n_classes: int) -> nn.Module:
@@ -127,14 +148,16 @@ class Builder:
     def finish(self, network: Network) -> None:
         """Hand the collected layers and sites to the network; call at the end of its constructor."""
         network.layers, network.sites = tuple(self.layers), tuple(self.sites)
+        stands = (s for s in self.sites if self.norm.at(s))
+        network.unnormalised = tuple(s.name for s in stands if not self.norm.normalises(s))
 
     def _bare(self, cls: type[nn.Module], *args: int, **options: int) -> nn.Module:
         """Return a layer with its weights not yet set, which spares the framework's own initialisation."""
         layer = cls(*args, **options, device="meta")
         return layer if self.device == "meta" else layer.to_empty(device=self.device)
 
-    def _site(self, name: str, channels: int, kind: str) -> Site:
-        site = Site(name, channels, kind, len(self.sites))
+    def _site(self, name: str, channels: int, kind: str, *, locations: bool = True) -> Site:
+        site = Site(name, channels, kind, len(self.sites), locations)
         self.sites.append(site)
         return site
 
@@ -188,9 +211,15 @@ def structure(
     builder = Builder(build_norm(run.norm, run.seed), run.model, run.seed, device)
     network: Network = module.build(run.model, builder, input_shape, n_classes)
     if run.norm.sites and not any(builder.norm.at(site) for site in network.sites):
+        kinds = {site.kind for site in network.sites}
+        if kinds & set(run.norm.sites):
+            raise ConfigError(
+                f"norm.family={run.norm.family} without γ and β has no effect on network '{run.model.name}', "
+                "whose layers leave one value per channel; say norm=none"
+            )
         raise ConfigError(
             f"norm.sites={list(run.norm.sites)}: network '{run.model.name}' has no such site; "
-            f"it has {', '.join(sorted({site.kind for site in network.sites}))}"
+            f"it has {', '.join(sorted(kinds))}"
         )
     return network
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from study.config import ModelConfig
 from study.errors import ConfigError
-from study.models.base import Builder, Network, check_size
+from study.models.base import Builder, PooledNetwork, check_size
 
 READS = frozenset({"depth", "widths"})
 
 
-class Plain(Network):
+class Plain(PooledNetwork):
     """The whole network; see the module's docstring."""
 
     def __init__(
@@ -41,18 +41,14 @@ class Plain(Network):
                 conv = builder.conv(f"conv{number}", number, "inner", c_in, c_out, stride=stride)
                 self.hidden.append(conv)
                 number, c_in = number + 1, c_out
-        self.top = builder.top(c_in, ndim=4)
-        self.classifier = builder.classifier(config.depth, c_in, n_classes)
-        builder.finish(self)
+        self.end(builder, config.depth, c_in, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images N×C×H×W to logits N×classes."""
         x = self.activation(self.stem(x))
         for conv in self.hidden:
             x = self.activation(conv(x))
-        x = self.top(x)
-        logits: Tensor = self.classifier(x.mean(dim=(2, 3)))
-        return logits
+        return self.logits(x)
 
 
 def build(config: ModelConfig, builder: Builder, input_shape: tuple[int, int, int], n_classes: int) -> Plain:

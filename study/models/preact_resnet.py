@@ -21,7 +21,7 @@ top            top       the last activation, before pooling
 from torch import Tensor, nn
 
 from study.config import ModelConfig
-from study.models.base import Builder, Network, check_size
+from study.models.base import Builder, PooledNetwork, check_size
 from study.models.resnet import Padding, Subsample, branch_scale, stages
 
 READS = frozenset({"depth", "widths", "shortcut", "branch_scale"})
@@ -59,7 +59,7 @@ class Block(nn.Module):
         return stream, self.activation(self.norm(stream))
 
 
-class PreactResNet(Network):
+class PreactResNet(PooledNetwork):
     """The whole network; see the module's docstring."""
 
     def __init__(
@@ -72,10 +72,7 @@ class PreactResNet(Network):
         self.blocks = nn.ModuleList(
             Block(config, builder, k, *shape, blocks=len(plan)) for k, shape in enumerate(plan, start=1)
         )
-        width = plan[-1][1]
-        self.top = builder.top(width, ndim=4)
-        self.classifier = builder.classifier(config.depth, width, n_classes)
-        builder.finish(self)
+        self.end(builder, config.depth, plan[-1][1], n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images N×C×H×W to logits N×classes."""
@@ -83,9 +80,7 @@ class PreactResNet(Network):
         stream = x
         for block in self.blocks:
             stream, x = block(stream, x)
-        x = self.top(x)
-        logits: Tensor = self.classifier(x.mean(dim=(2, 3)))
-        return logits
+        return self.logits(x)
 
 
 def build(

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from study.config import ModelConfig
 from study.errors import ConfigError
-from study.models.base import Builder, Network, check_size
+from study.models.base import Builder, PooledNetwork, check_size
 
 READS = frozenset({"depth", "widths", "shortcut", "branch_scale"})
 
@@ -110,7 +110,7 @@ class Block(nn.Module):
         return self.activation(self.shortcut(x) + branch)
 
 
-class ResNet(Network):
+class ResNet(PooledNetwork):
     """The whole network; see the module's docstring."""
 
     def __init__(
@@ -123,17 +123,12 @@ class ResNet(Network):
         self.blocks = nn.Sequential(
             *(Block(config, builder, k, *shape, blocks=len(plan)) for k, shape in enumerate(plan, start=1))
         )
-        width = plan[-1][1]
-        self.top = builder.top(width, ndim=4)
-        self.classifier = builder.classifier(config.depth, width, n_classes)
-        builder.finish(self)
+        self.end(builder, config.depth, plan[-1][1], n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images N×C×H×W to logits N×classes."""
         x = self.activation(self.stem(x))
-        x = self.top(self.blocks(x))
-        logits: Tensor = self.classifier(x.mean(dim=(2, 3)))
-        return logits
+        return self.logits(self.blocks(x))
 
 
 def stages(config: ModelConfig, builder: Builder) -> list[tuple[int, int, int]]:

@@ -29,6 +29,8 @@ class Site:
     shortcut (a projection); top (the classifier's input, before pooling: there is no layer there)."""
     index: int
     """Position in the order in which the network creates its sites, from 0."""
+    locations: bool = True
+    """Whether there are several values per image and channel (N×C×H×W), not one (N×C, a linear layer's)."""
 
 
 class Norm:
@@ -66,6 +68,10 @@ class Norm:
     def at(self, site: Site) -> bool:
         """Whether this norm stands at `site`."""
         return site.kind in self.config.sites
+
+    def normalises(self, site: Site) -> bool:
+        """Whether what stands at `site` normalises; False where the site leaves nothing to do so by."""
+        return True
 
     def shifts(self, site: Site) -> bool:
         """Whether what stands at `site` makes a bias before it redundant (it centres, or adds its own)."""

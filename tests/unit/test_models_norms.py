@@ -1,5 +1,6 @@
 """Every network with every norm at tiny size: forward, backward, one step, save, load; and pinned numbers."""
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -23,8 +24,6 @@ TINY = {
     "mlp": {"depth": 3, "widths": [16]},
 }
 N_CLASSES = 5
-WITHOUT_LOCATIONS = {"mlp", "vgg_a", "vgg11", "vgg16"}
-"""Networks with hidden linear layers, whose outputs have no locations for instance normalisation."""
 
 
 def config(model: str, norm: str) -> RunConfig:
@@ -68,10 +67,6 @@ def combinations() -> list:
 def test_trains_saves_and_loads(model, norm):
     run = config(model, norm)
     images, labels = batch(model, 0)
-    if norm == "in" and model in WITHOUT_LOCATIONS:
-        with pytest.raises(ConfigError, match="'linear"):
-            build_network(run, tuple(images.shape[1:]), N_CLASSES)
-        return
     network = build_network(run, tuple(images.shape[1:]), N_CLASSES)
     prepare(network, run, lambda: [images, batch(model, 1)[0]])
     logits = network(images)
@@ -95,3 +90,25 @@ def test_trains_saves_and_loads(model, norm):
         assert torch.equal(a, b)
         assert a.isfinite().all()
     assert step(network.train(), model, 3) == step(loaded.train(), model, 3)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_where_a_norm_cannot_normalise_is_listed(model):
+    """Instance norm of single values: γ and β alone, and no network that would be norm=none in secret."""
+    images, _ = batch(model, 0)
+    shape = tuple(images.shape[1:])
+    sites = build_network(config(model, "none"), shape, N_CLASSES).sites
+    linear = [s.name for s in sites if not s.locations and s.kind != "top"]
+    assert bool(linear) == (model == "mlp" or model.startswith("vgg"))
+    for norm in ("bn", "in", "ln", "wn"):
+        network = build_network(config(model, norm), shape, N_CLASSES)
+        assert list(network.unnormalised) == (linear if norm == "in" else [])
+    run = config(model, "in")
+    bare = dataclasses.replace(run, norm=dataclasses.replace(run.norm, gamma=False, beta=False))
+    if model == "mlp":
+        with pytest.raises(ConfigError, match="without γ and β has no effect on network 'mlp'"):
+            build_network(bare, shape, N_CLASSES)
+    else:
+        network = build_network(bare, shape, N_CLASSES)
+        assert network.unnormalised == ()
+        assert {n for n, has in network.conv_biases().items() if has} == set(linear)

@@ -182,8 +182,29 @@ def test_a_virtual_batch_of_one_value_is_refused():
 def test_instance_and_group_norm_refuse_a_single_value():
     with pytest.raises(StudyError, match=r"one value per channel.*larger images.*the batch does not matter"):
         module(family="instance")(torch.ones(4, 6, 1, 1))
-    with pytest.raises(ConfigError, match="locations"):
-        module(family="instance", ndim=2)
+
+
+def test_instance_norm_of_a_linear_layer_is_gamma_and_beta():
+    """Output and gradients of γ·x + β, in training and evaluation, for single images too; and no bias."""
+    site = dataclasses.replace(SITE, locations=False)
+    x = batch(1)[:, :, 0, 0].requires_grad_()
+    for gamma, beta in ((True, True), (True, False), (False, True)):
+        norm = build_norm(config(family="instance", gamma=gamma, beta=beta))
+        assert norm.at(site)
+        assert not norm.normalises(site)
+        assert norm.shifts(site) == beta
+        net = norm.build(None, site, 2)
+        for i, p in enumerate(net.parameters()):
+            p.data = torch.linspace(0.5 + i, 2, 6)
+        expected = x * (net.norm.weight if gamma else 1) + (net.norm.bias if beta else 0)
+        torch.testing.assert_close(net.train()(x), expected)
+        torch.testing.assert_close(net.eval()(x[:1]), expected[:1])
+        for a, b in zip(
+            *(torch.autograd.grad(y.square().sum(), [x, *net.parameters()]) for y in (net(x), expected)),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b)
+    assert not build_norm(config(family="instance", gamma=False, beta=False)).at(site)
 
 
 # Switches.
