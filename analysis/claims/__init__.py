@@ -69,24 +69,29 @@ def judge_all(frames: Frames, tables: Mapping[str, pd.DataFrame] | None = None) 
     are results that are no runs' (see Case).
     """
     found: list[Result] = []
+    whole = Case(frames, tables or {}, select.outcomes(frames))
     apart: dict[tuple[str, ...], dict[str, Case]] = {}
     for claim in registered():
         if claim.varies not in apart:
-            apart[claim.varies] = _settings(frames, claim.varies, tables or {})
+            apart[claim.varies] = _settings(whole, claim.varies)
         results = [replace(judged(claim, c), setting=name) for name, c in apart[claim.varies].items()]
         run = [r for r in results if r.verdict != Verdict.NOT_RUN]
         found += run or [replace(results[0], setting="")]
     return found
 
 
-def _settings(frames: Frames, varies: tuple[str, ...], tables: Mapping[str, pd.DataFrame]) -> dict[str, Case]:
+def _settings(whole: Case, varies: tuple[str, ...]) -> dict[str, Case]:
     """Name → runs that may be put together by claims that vary these fields; one without runs if none may."""
     if varies == EVERYTHING:
-        return {"": Case(frames, tables)}
+        return {"": whole}
+    runs = whole.frames.runs
     plain = [(name, value) for name, value in PLAIN.items() if name not in (*varies, "model.depth")]
-    runs = frames.runs[[has(fields, plain) for fields in frames.runs["scientific"]]]
+    runs = runs[runs["scientific"].map(lambda fields: has(fields, plain)).astype(bool)]
     if "model.depth" not in varies:
         runs = runs[select.deepest(runs)]
     names = select.apart_from(runs, varies)
-    found = {n: Case(frames.subset(runs.loc[names == n, "run_id"]), tables) for n in dict.fromkeys(names)}
-    return found or {"": Case(frames.subset([]), tables)}
+
+    def only(ids: "pd.Series[str]") -> Case:
+        return replace(whole, frames=whole.frames.subset(ids))
+
+    return {n: only(runs.loc[names == n, "run_id"]) for n in dict.fromkeys(names)} or {"": only(names)}

@@ -80,12 +80,15 @@ class Case:
     frames: Frames
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """Results that are no runs', by name: random_matrices (study.randmat)."""
+    known: pd.DataFrame | None = None
+    """analysis.select.outcomes of at least these runs, where that has been computed before."""
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
         """analysis.select.outcomes of the complete runs; undecided ones are evidence for nothing."""
-        table = select.outcomes(self.frames)
-        return table[table["fate"] != select.UNDECIDED]
+        table = select.outcomes(self.frames) if self.known is None else self.known
+        mine = table["run_id"].isin(set(self.frames.runs["run_id"]))
+        return table[mine & (table["fate"] != select.UNDECIDED)]
 
     def cell(self, cell: Cell) -> pd.DataFrame:
         """Complete runs of a cell."""
@@ -154,7 +157,7 @@ def judged(claim: Claim, case: Case) -> Result:
     try:
         cells = _cells(claim, case)
     except (NotMeasuredError, UndrawableError) as error:
-        return _not_run(claim, least, f"not measured: {error}")
+        return _not_run(claim, least, f"not measured: {error}{_made_by(claim)}")
     n = tuple(len(cell) for cell in cells)
     everything = pd.concat(cells)
     known: dict[str, Any] = {
@@ -168,6 +171,7 @@ def judged(claim: Claim, case: Case) -> Result:
     if min(n) == 0:
         named = [str(cell) for cell, k in zip(claim.cells, n, strict=True) if k == 0]
         reason = f"no complete run: {'; '.join(named)}" + (" with seeds in common" if claim.paired else "")
+        reason += _made_by(claim)
         return Result(verdict=Verdict.NOT_RUN, evidence=None, reason=reason, **known)
     evidence = claim.test(*cells)
     if min(n) < least:
@@ -175,6 +179,11 @@ def judged(claim: Claim, case: Case) -> Result:
         return Result(verdict=Verdict.UNDETERMINED, evidence=evidence, reason=reason, **known)
     verdict, reason = _decide(evidence)
     return Result(verdict=verdict, evidence=evidence, reason=reason, **known)
+
+
+def _made_by(claim: Claim) -> str:
+    """Which sweeps make the runs that a claim lacks."""
+    return f" (sweeps: {', '.join(claim.sweep)})" if claim.sweep else ""
 
 
 def _decide(evidence: Evidence) -> tuple[Verdict, str]:
@@ -236,4 +245,4 @@ def _scale(rows: pd.DataFrame, case: Case) -> str:
 
 
 def _words(name: str) -> str:
-    return name.rpartition(".")[2].replace("_", " ")
+    return name.removesuffix(".name").rpartition(".")[2].replace("_", " ")

@@ -5,42 +5,30 @@ import pandas as pd
 
 from analysis import select
 from analysis.claims.base import Case, Cell, Claim
-from analysis.claims.rules import Evidence, Floats, larger, seeds_for_exact
+from analysis.claims.rules import Evidence, later, seeds_for_exact
 
 DEPTH, WARM = "model.depth", "schedule.warm_start_epochs"
 
 
 def _brackets(case: Case) -> pd.DataFrame:
-    """One row per configuration and seed: log₁₀ of the highest trainable rate below the lowest that fails."""
-    table = select.rate_brackets(case.outcomes)
-    with np.errstate(divide="ignore"):
-        return table.assign(value=np.log10(table["works"].fillna(0.0)))
+    """One row per configuration and seed: between which rates training ceases to work."""
+    return select.rate_brackets(case.outcomes)
 
 
 def _higher(a: pd.DataFrame, b: pd.DataFrame) -> Evidence:
-    """Ranks of highest rates; what lies beyond what somebody tried is tied, since nobody knows its order."""
-    both = pd.concat([a, b])
+    """Of logarithms; open brackets reach to −∞ or ∞."""
     with np.errstate(divide="ignore"):
-        top = np.log10(both.loc[both["fails"].isna(), "works"]).min()
-        bottom = np.log10(both.loc[both["works"].isna(), "fails"]).max()
-    x, y = (_tied(cell["value"].to_numpy(float), top, bottom) for cell in (a, b))
-    found = larger(x, y)
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        return found._replace(estimate=np.nan, low=np.nan, high=np.nan)
+        x, y = (np.log10(t[["works", "fails"]].fillna({"works": 0.0, "fails": np.inf})) for t in (a, b))
+    found = later(x, y)
     estimate, low, high = (float(10.0**v) for v in found[:3])
     return found._replace(estimate=estimate, low=low, high=high)
 
 
-def _tied(values: Floats, top: float, bottom: float) -> Floats:
-    values = np.where(values >= top, top, values) if np.isfinite(top) else values
-    return np.where(values < bottom, -np.inf, values) if np.isfinite(bottom) else values
-
-
 ESTIMATOR = (
-    "highest rate that trained below the lowest that failed (diverged or stuck at chance), per seed, {}; "
-    "geometric means and Welch's interval of their logarithms"
+    "rate at which training ceases to work, per seed: between the lowest that failed (diverged or stuck at "
+    "chance) and the highest below it that trained, {}; geometric means of the middles, Welch's interval"
 )
-RULE = "exact Mann–Whitney test, one-sided; rates beyond those tried are tied"
+RULE = "Gehan's exact test of the brackets, one-sided: of two seeds whose brackets overlap neither is higher"
 
 CLAIMS = (
     Claim(

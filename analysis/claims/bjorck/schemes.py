@@ -36,7 +36,10 @@ def _higher_rate(a: pd.DataFrame, b: pd.DataFrame) -> Evidence:
 
 
 def _small_loss(lsuv: pd.DataFrame, bn: pd.DataFrame) -> Evidence:
-    return not_worse(lsuv["value"], bn["value"], SMALL_LOSS)
+    found = not_worse(lsuv["value"], bn["value"], SMALL_LOSS)
+    if (bn["fate"] == select.TRAINED).mean() > 0.5:
+        return found
+    return found._replace(note="bn is at chance even at its best rate: there is nothing to replace")
 
 
 CLAIMS = (
