@@ -90,6 +90,7 @@ MORE_LINES = (
         ("gradient_noise",),
         {"noise_subset": 16, "noise_batches": (4, 8), "noise_draws": 2},
     ),
+    Line("sharpness: two eigenvalues on 64 images", ("sharpness",)),
 )
 
 

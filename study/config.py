@@ -6,40 +6,17 @@ new field's default must do nothing, so that old run ids stand.
 """
 
 import copy
-import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from study import registry
-from study.errors import ConfigError, unknown
+import yaml
 
-T = TypeVar("T")
+from study.errors import ConfigError, StudyError
+from study.fields import build, check_field, check_fields, convert, hints_of, setting, to_mapping
 
-
-def setting(
-    default: Any,
-    *,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    package: str | None = None,
-    scientific: bool = True,
-) -> Any:
-    """Declare a field with its range, or with its choices (given, or the modules of a package)."""
-    limits = {"≥": ge, ">": gt, "≤": le, "<": lt}
-    metadata = {
-        "limits": {k: v for k, v in limits.items() if v is not None},
-        "choices": choices,
-        "package": package,
-        "scientific": scientific,
-    }
-    if dataclasses.is_dataclass(default) and isinstance(default, type):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
+__all__ = ["check_fields", "to_mapping"]
 
 
 @dataclass(frozen=True)
@@ -216,6 +193,10 @@ class ProbesConfig:
     """gradient_noise: batch sizes, below noise_subset; the smallest gives C."""
     noise_draws: int = setting(16, ge=1, le=100_000, scientific=False)
     """gradient_noise: most batches drawn by each law for each size above the smallest."""
+    sharpness_images: int = setting(64, ge=1, le=1_000_000, scientific=False)
+    """sharpness: training images whose loss's Hessian is taken, as one batch."""
+    sharpness_values: int = setting(2, ge=1, le=100, scientific=False)
+    """sharpness: eigenvalues, the largest first."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +247,7 @@ class RunConfig:
     precision: str = setting("fp32", choices=("fp32", "bf16", "fp16"))
     """fp32, or autocast to bf16 or fp16 (with loss scaling); weights stay fp32."""
 
-    device: str = setting("auto", scientific=False)
+    device: str = setting("auto", pattern=r"auto|cpu|cuda(:\d+)?", scientific=False)
     """auto (a GPU if there is one), cpu, cuda or cuda:N."""
     threads: int = setting(1, ge=1, le=1024, scientific=False)
     """CPU threads of a run; recorded, since sums may round differently with another number."""
@@ -276,6 +257,8 @@ class RunConfig:
     """Folder of all runs."""
     rerun: bool = setting(False, scientific=False)
     """Train again beside a finished run and replace it at the end."""
+    stop_when_decided: bool = setting(False, scientific=False)
+    """End early, resumable, once the network has verifiably left chance (criteria.fate_decided)."""
     keep_weights: bool = setting(True, scientific=False)
     """Whether the final weights are kept (weights.pt)."""
     log_every: int = setting(1, ge=1, scientific=False)
@@ -300,7 +283,15 @@ class RunConfig:
 
 def from_mapping(mapping: Mapping[str, Any]) -> RunConfig:
     """Build a RunConfig from nested plain values; raises ConfigError that names field, value and range."""
-    return _build(RunConfig, mapping, "")
+    return build(RunConfig, mapping)
+
+
+def stored_config(path: Path) -> RunConfig:
+    """Return the config that a run's config.yaml holds; raises StudyError if it cannot be read."""
+    try:
+        return from_mapping(yaml.safe_load(path.read_text()))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise StudyError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def check_together(run: RunConfig) -> None:
@@ -312,6 +303,8 @@ def check_together(run: RunConfig) -> None:
     for name, reader in (("milestones", "drops"), ("max_drops", "plateau")):
         if schedule.name != reader and getattr(schedule, name) != getattr(default, name):
             raise ConfigError(f"schedule.{name} has no effect with schedule={schedule.name}; leave it out")
+    if list(schedule.milestones) != sorted(set(schedule.milestones)):
+        raise ConfigError(f"schedule.milestones={list(schedule.milestones)} must increase")
     warm = schedule.warm_start_epochs
     if warm == 0 and schedule.warm_start_lr != default.warm_start_lr:
         raise ConfigError(
@@ -335,33 +328,9 @@ def check_together(run: RunConfig) -> None:
 
 def norm_from_mapping(mapping: Mapping[str, Any]) -> NormConfig:
     """Build a NormConfig alone, its name as it stands there; raises ConfigError as `from_mapping`."""
-    norm = _build(NormConfig, mapping, "norm.")
+    norm = build(NormConfig, mapping, "norm.")
     check_fields(norm, "norm.")
     return norm
-
-
-def to_mapping(config: Any) -> dict[str, Any]:
-    """Nested plain values (tuples become lists) from which `from_mapping` builds an equal config."""
-    out: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            out[f.name] = to_mapping(value)
-        else:
-            out[f.name] = list(value) if isinstance(value, tuple) else value
-    return out
-
-
-def check_fields(config: Any, prefix: str = "") -> None:
-    """Check every field's type, range and choice, nested ones included; raises ConfigError."""
-    hints = _hints(type(config))
-    for f in dataclasses.fields(config):
-        name, value = prefix + f.name, getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            check_fields(value, name + ".")
-            continue
-        _convert(hints[f.name], value, name)
-        _check_field(f.metadata, value, name)
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -376,8 +345,8 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         if group:
             owner = copy.copy(getattr(made, group))
             object.__setattr__(made, group, owner)
-        converted = _convert(_hints(type(owner))[key], value, name)
-        _check_field(type(owner).__dataclass_fields__[key].metadata, converted, name)
+        converted = convert(hints_of(type(owner))[key], value, name)
+        check_field(type(owner).__dataclass_fields__[key].metadata, converted, name)
         object.__setattr__(owner, key, converted)
     _complete(made)
     return made
@@ -390,78 +359,3 @@ def _complete(run: RunConfig) -> None:
 
     _schedule.check(run.probes)
     object.__setattr__(run, "norm", naming.canonical(run.norm))
-
-
-def _check_field(metadata: Mapping[Any, Any], value: Any, name: str) -> None:
-    package, choices = metadata["package"], metadata["choices"]
-    valid = registry.names(package) if package else choices
-    for item in value if isinstance(value, tuple) else (value,):
-        _check_limits(item, metadata, name)
-        if valid and item not in valid:
-            raise unknown(name, item, valid)
-        if isinstance(item, str) and any(c in item for c in "\n\r\0"):
-            raise ConfigError(f"{name}={item!r}: control characters are not allowed")
-
-
-def _build(cls: type[T], mapping: Mapping[str, Any], prefix: str) -> T:
-    if not isinstance(mapping, Mapping):
-        raise ConfigError(f"{prefix.rstrip('.')} must be a group of settings, got {mapping!r}")
-    hints = _hints(cls)
-    for key in mapping:
-        if key not in hints:
-            raise unknown("setting", prefix + str(key), (prefix + k for k in hints))
-    values: dict[str, Any] = {}
-    for key, value in mapping.items():
-        hint = hints[key]
-        nested = dataclasses.is_dataclass(hint) and isinstance(hint, type)
-        values[key] = (
-            _build(hint, value, f"{prefix}{key}.") if nested else _convert(hint, value, prefix + key)
-        )
-    return cls(**values)
-
-
-def _convert(hint: Any, value: Any, name: str) -> Any:
-    """Convert without losing anything: an int may stand for a float, a list for a tuple; nothing else."""
-    if get_origin(hint) is tuple:
-        if isinstance(value, (list, tuple)):
-            return tuple(_convert(get_args(hint)[0], v, name) for v in value)
-    elif hint is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-    elif hint is int:
-        whole = isinstance(value, float) and value.is_integer()
-        if (isinstance(value, int) and not isinstance(value, bool)) or whole:
-            return int(value)
-    elif isinstance(value, hint):
-        return value
-    raise ConfigError(f"{name}={value!r} is not {_described(hint)}")
-
-
-def _described(hint: Any) -> str:
-    if get_origin(hint) is tuple:
-        return f"a list, each entry {_described(get_args(hint)[0])}"
-    known = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
-    return known[hint]
-
-
-def _check_limits(value: Any, metadata: Mapping[Any, Any], name: str) -> None:
-    tests = {
-        "≥": lambda v, b: v >= b,
-        ">": lambda v, b: v > b,
-        "≤": lambda v, b: v <= b,
-        "<": lambda v, b: v < b,
-    }
-    limits = metadata["limits"]
-    bad = isinstance(value, float) and math.isnan(value)
-    if bad or not all(tests[sign](value, bound) for sign, bound in limits.items()):
-        allowed = " and ".join(f"{sign} {bound:g}" for sign, bound in limits.items()) or "a number"
-        raise ConfigError(f"{name}={value!r} is out of range: it must be {allowed}")
-
-
-def _hints(cls: Any) -> dict[str, Any]:
-    if cls not in _known_hints:
-        _known_hints[cls] = get_type_hints(cls)
-    return _known_hints[cls]
-
-
-_known_hints: dict[Any, dict[str, Any]] = {}

@@ -37,6 +37,8 @@ SMALL = {
     "alpha_points": 3,
     "path_points": 2,
     "class_by": ("logit", "label"),
+    "sharpness_images": 4,
+    "sharpness_values": 1,
 }
 CLASSES, BATCH = 5, 8
 

@@ -56,6 +56,20 @@ class Replay:
         """Return the gradient of the mean loss for every parameter, on the same batch or another."""
         return self.forward([Want("parameter_grads")], images, labels).parameter_grads
 
+    def differentiable_gradient(self, images: Tensor, labels: Tensor) -> tuple[float, list[Tensor]]:
+        """Return a batch's mean loss and its gradient for every parameter, itself with a graph.
+
+        One pass; the graph lives as long as the gradient does.
+        """
+        self._start()
+        with torch.enable_grad():
+            logits = at_least_fp32(forward(self.network, images, self.run))
+            loss = F.cross_entropy(logits, labels)
+            gradient = torch.autograd.grad(
+                loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+        return float(loss.detach()), list(gradient)
+
     @contextlib.contextmanager
     def shifted(self, direction: Sequence[Tensor]) -> Iterator[Callable[[float], None]]:
         """Yield a function that sets all weights to w + factor·direction; w is back to the bit afterwards.

@@ -35,7 +35,10 @@ OPTIONS = ProbesConfig(
     noise_subset=6,
     noise_batches=(2, 3),
     noise_draws=60,
-    measure=(*(f"{p}@first:1" for p in probing.PROBES if p != "gradient_noise"), "gradient_noise@init"),
+    measure=(
+        *(f"{p}@first:1" for p in probing.PROBES if p not in ("gradient_noise", "sharpness")),
+        "gradient_noise@init",
+    ),
 )
 RTOL = 1e-6
 
@@ -387,3 +390,58 @@ def test_gradient_noise(norm: str) -> None:
             close(inclusion, (n - b) / (b * n) * c_true)
             (row,) = [r for r in rows if (r["law"], r["batch_size"]) == ("independent", b)]
             assert abs(row["measured"] - inclusion) < 5 * row["standard_error"]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_sharpness(norm: str) -> None:
+    """Against differences of the gradient along every single parameter, and a dense solver."""
+    options = ProbesConfig(measure=("sharpness@init",), sharpness_images=6, sharpness_values=3)
+    run = probing.config(norm=norm, probes=options)
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, dropout=0.0, widths=(1, 2, 2)))
+    sets, trace = probing.image_set(), probing.Trace()
+    network = probing.network_of(run, sets).double()
+    for p in network.parameters():  # away from γ = 1, β = 0 and biases 0, where ReLUs have their kinks
+        p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3), dtype=p.dtype)
+    engine = probing.engine_of(run, network, sets, trace)
+    images, labels = engine.training_images(6)
+    images = images.double()
+    engine.training_images = lambda n: (images[:n], labels[:n])  # type: ignore[method-assign]
+    engine.moment("init", 0, 0)
+    assert trace.failures == []
+    rows = trace.rows("sharpness")
+    parameters = list(network.parameters())
+
+    def gradient() -> Tensor:
+        mean = F.cross_entropy(network(images), labels)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(mean, parameters)])
+
+    step, columns = 1e-6, []
+    for p, place in [(q, i) for q in parameters for i in np.ndindex(*q.shape)]:
+        value = float(p.data[place])
+        p.data[place] = value + step
+        above = gradient()
+        p.data[place] = value - step
+        columns.append((above - gradient()) / (2 * step))
+        p.data[place] = value
+    hessian = torch.stack(columns)
+    assert float((hessian - hessian.T).abs().max()) < 1e-4 * float(hessian.abs().max())
+    expected = torch.linalg.eigvalsh((hessian + hessian.T) / 2).flip(0)[:3]
+    assert [r["rank"] for r in rows] == [1, 2, 3]
+    close([r["eigenvalue"] for r in rows], expected, rtol=2e-3)
+    close(rows[0]["gradient_norm"], float(gradient().norm()))
+    close(rows[0]["loss"], float(F.cross_entropy(network(images), labels).detach()))
+    assert rows[0]["images"] == 6
+    assert rows[0]["products"] > 5
+
+
+def test_the_sharpness_of_a_diverged_network_is_null() -> None:
+    options = ProbesConfig(measure=("sharpness@init",), sharpness_images=4, sharpness_values=2)
+    run, sets, trace = probing.config(probes=options), probing.image_set(), probing.Trace()
+    network = probing.network_of(run, sets)
+    next(network.parameters()).data.fill_(float("inf"))
+    probing.engine_of(run, network, sets, trace).moment("init", 0, 0)
+    assert trace.failures == []
+    rows = trace.rows("sharpness")
+    assert [r["eigenvalue"] for r in rows] == [None, None]
+    assert rows[0]["products"] == 0
+    assert rows[0]["nonfinite"] > 0
