@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from analysis import catalogue, parquet
 from analysis import runs as runs_table
 from analysis.catalogue import Part
+from study.ownership import observed_status
 from study.paths import RunPaths, run_dirs
 from study.records import METRICS, DamagedRunError, read_record
 from study.status import Status
@@ -224,6 +225,8 @@ def _records(found: list[RunPaths]) -> tuple[list[tuple[RunPaths, dict[str, obje
         if record is None:
             problems.append((run.run_id, "missing", "has a config.yaml but no run.json: not started", where))
             continue
+        if record["status"] == Status.RUNNING:
+            record["status"] = str(observed_status(run, record))  # lost, if its process is gone
         record["run_id"] = run.run_id  # the directory's name: a copied or renamed run stays one run
         records.append((run, record))
         status = record["status"]

@@ -1,7 +1,11 @@
 """`python -m analysis.report --runs DIR --out DIR [--sweep NAME]`: one self-contained HTML page.
 
-Writes OUT/index.html, OUT/figures (SVG, PNG and CSV of each figure) and OUT/outcomes.csv, and prints the
-table of outcomes and the path of the page.
+Writes OUT/index.html, OUT/figures (SVG, PNG and CSV of each figure), OUT/tables (LaTeX and Markdown) and
+OUT/outcomes.csv, and prints the table of outcomes, what is left out and why, and the path of the page.
+
+The exit code says whether the report was made. Runs that are damaged, failed or unfinished are named, on
+the terminal and on the page, and do not change it: a sweep that is still going on has such runs, and its
+report is no failure.
 """
 
 import argparse
@@ -35,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: the report could not be written: {error}", file=sys.stderr)
         return 1
     print(outcome_lines(frames))
+    if left := left_out_lines(frames):
+        print(f"\n{left}")
     print(f"\nReport: {page.resolve()}")
     return 0
 
@@ -72,6 +78,7 @@ def outcome_lines(frames: Frames) -> str:
     if len(table) > 40:
         return _cells(stats.fate_table(table), stats.accuracy_table(table))
     shown = table.assign(
+        fate=select.standing(table),
         rate=table["lr"].map(style.rate_label),
         best=table["best_test"].map(_percent),
         last=table["last_test"].map(_percent),
@@ -79,6 +86,23 @@ def outcome_lines(frames: Frames) -> str:
         run=table["run_id"].astype("str"),
     )
     return shown[["norm", "rate", "seed", "fate", "best", "last", "seconds", "run"]].to_string(index=False)
+
+
+def left_out_lines(frames: Frames, most: int = 10) -> str:
+    """ "2 runs left out:", each with why; empty if none is. At most `most` are named, the page names all.
+
+    A run that lacks only a probe's table is not left out, nor is one whose directory is there twice.
+    """
+    problems = frames.problems[~frames.problems["kind"].isin(["probe", "duplicate"])]
+    if problems.empty:
+        return ""
+    why = problems.groupby("run_id", sort=False)["problem"].agg("; ".join)
+    runs = "1 run" if len(why) == 1 else f"{len(why)} runs"
+    lines = [f"{runs} left out, whole or in part:"]
+    lines += [f"  {run or 'all runs'}: {' '.join(text.split())}" for run, text in list(why.items())[:most]]
+    if len(why) > most:
+        lines.append(f"  and {len(why) - most} more, listed on the page")
+    return "\n".join(lines)
 
 
 def _cells(fates: "pd.DataFrame", accuracy: "pd.DataFrame") -> str:

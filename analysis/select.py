@@ -89,7 +89,11 @@ def best_epoch_accuracy(frames: Frames, split: str = "test") -> "pd.Series[float
 
 
 def outcomes(frames: Frames) -> pd.DataFrame:
-    """One row per run: the columns of `runs`, its fate, and last and best accuracies (diverged: missing)."""
+    """One row per run: the columns of `runs`, its fate, and last and best accuracies.
+
+    Those of diverged runs are missing, and those of runs that were stopped once they had left chance: what
+    they reached there is no accuracy of a trained network.
+    """
     table = frames.runs.copy()
     ids = table["run_id"].astype("str")
     table["fate"] = ids.map(fates(frames))
@@ -97,7 +101,7 @@ def outcomes(frames: Frames) -> pd.DataFrame:
         table[f"last_{split}"] = ids.map(last_epoch_accuracy(frames, split)).astype("float64")
     table["best_test"] = ids.map(best_epoch_accuracy(frames)).astype("float64")
     accuracies = [name for name in table.columns if name.startswith(("last_", "best_"))]
-    table.loc[table["fate"] == DIVERGED, accuracies] = np.nan
+    table.loc[(table["fate"] == DIVERGED) | (table["status"] == "stopped"), accuracies] = np.nan
     return table
 
 

@@ -151,9 +151,11 @@ def accuracy_table(outcomes: pd.DataFrame, column: str = "last_test") -> pd.Data
 
 
 def of_n(observed: int, n: int, diverged: int, undecided: int = 0) -> str:
-    """Say what an average leaves out, as "n = 2 of 3, 1 diverged"."""
+    """Say what an average leaves out, as "n = 2 of 3, 1 diverged"; the rest was stopped (select.outcomes)."""
     parts = [f"n = {observed}" if observed == n and not undecided else f"n = {observed} of {n + undecided}"]
     parts += [f"{diverged} diverged"] if diverged else []
+    stopped = n - observed - diverged
+    parts += [f"{stopped} stopped early"] if stopped else []
     parts += [f"{undecided} undecided"] if undecided else []
     return ", ".join(parts)
 

@@ -1,6 +1,7 @@
 """How figures look: a colour per rate, a line style per norm, counts of what is left out, safe log axes."""
 
 import io
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +15,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from analysis.select import DIVERGED, STUCK, TRAINED, norm_order
 
 WIDTH = 7.2
 """Figure width, inches: a two-column text width."""
+
+LINE = 110
+"""Characters of a remark that fit into the width of a figure."""
 
 FATE_COLOURS = {DIVERGED: "#D55E00", STUCK: "#B8B8B8", TRAINED: "#0072B2"}
 """Okabe and Ito's vermillion and blue, and a grey: distinct with any colour vision, and in greyscale."""
@@ -138,6 +143,8 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str]) -> Non
         bbox_to_anchor=(0.06, 0.0),
         ncols=min(6, len(colours)),
     )
+    if not styles:
+        return
     figure.legend(
         handles=styles,
         title="norm",
@@ -148,31 +155,40 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str]) -> Non
     )
 
 
-def log_axis(axes: Axes, axis: str, values: ArrayLike, *, narrow: bool = False) -> int:
+def log_axis(
+    axes: Axes, axis: str, values: ArrayLike, *, among: ArrayLike | None = None, narrow: bool = False
+) -> int:
     """Make an axis logarithmic; write on it how many of `values` it cannot show, and return that number.
 
-    In a `narrow` panel the remark takes two lines.
+    Panels that share the axis give all of its values in `among`: its ticks are for those. In a `narrow` panel
+    the remark takes two lines.
     """
     x = np.asarray(values, float)
-    hidden = int((~(np.isfinite(x) & (x > 0))).sum())
-    showable = len(x) - hidden
-    if showable:
+    every = x if among is None else np.asarray(among, float)
+    hidden = int((~_showable(x)).sum())
+    if _showable(every).any():
         (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
-        which = axes.xaxis if axis == "x" else axes.yaxis
-        shown = x[np.isfinite(x) & (x > 0)]
-        if shown.max() < 30 * shown.min():  # too few powers of ten in it to read a value
-            few = shown.max() < 3 * shown.min()
-            which.set_major_locator(
-                mpl.ticker.MaxNLocator(4) if few else mpl.ticker.LogLocator(subs=(1, 2, 5), numticks=12)
-            )
-            which.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
-        else:
-            which.set_major_formatter(mpl.ticker.FuncFormatter(power_of_ten))
-        which.set_minor_locator(mpl.ticker.NullLocator())
+        _log_ticks(axes.xaxis if axis == "x" else axes.yaxis, every[_showable(every)])
     if hidden:
         end = "\n" if narrow else " "
         note(axes, f"{hidden} of {len(x)} values not finite{end}or not positive: not shown")
     return hidden
+
+
+def _showable(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.isfinite(values) & (values > 0)
+
+
+def _log_ticks(axis: Axis, shown: NDArray[np.float64]) -> None:
+    if shown.max() < 30 * shown.min():  # too few powers of ten in it to read a value
+        few = shown.max() < 3 * shown.min()
+        axis.set_major_locator(
+            mpl.ticker.MaxNLocator(4) if few else mpl.ticker.LogLocator(subs=(1, 2, 5), numticks=12)
+        )
+        axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+    else:
+        axis.set_major_formatter(mpl.ticker.FuncFormatter(power_of_ten))
+    axis.set_minor_locator(mpl.ticker.NullLocator())
 
 
 def power_of_ten(value: float, position: int | None = None) -> str:
@@ -186,7 +202,9 @@ def power_of_ten(value: float, position: int | None = None) -> str:
 
 
 def note(axes: Axes, text: str, *, y: float = 0.985) -> None:
-    """Write a small remark into the upper right corner of a panel."""
+    """Write a small remark, if there is any, into the upper right corner of a panel."""
+    if not text:
+        return
     axes.text(
         0.985,
         y,
@@ -201,16 +219,14 @@ def note(axes: Axes, text: str, *, y: float = 0.985) -> None:
 
 
 def footnote(figure: Figure, lines: Sequence[str]) -> None:
-    """Write remarks below the legends, at the left."""
-    if lines:
-        figure.text(
-            0.065,
-            -0.6 / figure.get_size_inches()[1],
-            "\n".join(lines),
-            va="top",
-            fontsize=7.5,
-            color="#333333",
-        )
+    """Write remarks below the legends, at the left; short ones share a line."""
+    if not lines:
+        return
+    figure.draw_without_rendering()  # legends have a place from here on
+    height = figure.get_size_inches()[1] * figure.dpi
+    lowest = min((legend.get_window_extent().y0 for legend in figure.legends), default=0.0)
+    text = textwrap.fill(";  ".join(lines), LINE, break_long_words=False)
+    figure.text(0.065, lowest / height - 0.01, text, va="top", fontsize=7.5, color="#333333")
 
 
 def percent(axes: Axes) -> None:

@@ -1,16 +1,21 @@
 """One module per figure: TITLE, SECTION, NEEDS (tables without which it cannot be drawn) and draw(frames).
 
 NEEDS lists "metrics" or "probe:NAME". `draw` gets the frames of one setting (comparable by norm and rate) and
-returns a style.Drawing, or raises UndrawableError; ORDER sorts the figures of a section. A figure of the
-paper may say more: MEASURED (what is measured), HOW, and EXPECTED (its key in analysis.expectations).
+returns a style.Drawing, or raises UndrawableError; ORDER sorts the figures of a section. Every figure says
+what is MEASURED and HOW, what the paper reports of it (EXPECTED, its key in analysis.expectations), and what
+these runs show (Drawing.seen). One drawn from a probe's rows of other moments than "init" lists them in WHEN.
 """
 
 import importlib
 import pkgutil
 from collections.abc import Iterable
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from analysis.load import Frames
+
+if TYPE_CHECKING:
+    from analysis.style import Drawing
 
 MOST_NORMS = 8
 """As many norms as one panel can tell apart; more get a panel each (variants.py)."""
@@ -43,6 +48,32 @@ def lacking(module: ModuleType, frames: Frames) -> list[str]:
         if table is None or table.empty:
             missing.append(f"probe table '{name}'" if kind == "probe" else "metrics")
     return missing
+
+
+def draw(module: ModuleType, frames: Frames) -> "Drawing":
+    """Draw a figure, and write on it how many runs of its norms have no table of the probe it shows."""
+    from analysis import style
+
+    drawing: style.Drawing = module.draw(frames)
+    lines = [line for need in module.NEEDS for line in _unmeasured(module, need, frames, drawing)]
+    style.footnote(drawing.figure, lines)
+    return drawing
+
+
+def _unmeasured(module: ModuleType, need: str, frames: Frames, drawing: "Drawing") -> list[str]:
+    """As "none: n = 2 of 3 seeds", for each norm shown that has runs without rows of a probe."""
+    kind, _, name = need.partition(":")
+    if kind != "probe" or "norm" not in drawing.data:
+        return []
+    table = frames.probes[name]
+    measured = set(table.loc[table["when"].isin(getattr(module, "WHEN", ("init",))), "run_id"])
+    lines = []
+    for norm in dict.fromkeys(drawing.data["norm"].astype("str")):
+        runs = frames.runs[frames.runs["norm"] == norm]
+        there, all_of_it = runs.loc[runs["run_id"].isin(measured), "seed"].nunique(), runs["seed"].nunique()
+        if there < all_of_it:
+            lines.append(f"{norm}: n = {there} of {all_of_it} seeds, the others were not measured")
+    return lines
 
 
 def few_norms(norms: Iterable[str]) -> None:

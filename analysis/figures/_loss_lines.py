@@ -31,7 +31,9 @@ def draw(batches: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> style.Draw
                 shown[-1] = shown[-1].assign(alpha=alpha, ratio=ratios)
             every = pd.concat(shown)
             style.log_axis(axes, "x", every["alpha"])
-            style.log_axis(axes, "y", every["ratio"])
+            style.log_axis(
+                axes, "y", every["ratio"], among=np.concatenate([probes.numbers(r) for r in table["ratio"]])
+            )
             axes.axhline(1, color="#444444", linewidth=0.8, linestyle=(0, (2, 2)))
             axes.set(xlabel="step size α", title=title)
             _limit(axes, every["ratio"])
@@ -51,9 +53,11 @@ def _limit(axes: Axes, ratios: "pd.Series[float]") -> None:
     if finite.empty:
         return
     axes.set_ylim(max(BOTTOM, float(finite.min()) * 0.8), min(TOP, max(10.0, float(finite.max()) * 1.3)))
-    above = int((finite > TOP).sum())
-    if above:
-        style.note(axes, f"{above} of {len(ratios)} values above {style.power_of_ten(TOP)}", y=0.93)
+    above, below = int((finite > TOP).sum()), int((finite < BOTTOM).sum())
+    beyond = [f"{above} of {len(ratios)} values above {style.power_of_ten(TOP)}"] if above else []
+    beyond += [f"{below} of {len(ratios)} values below {style.power_of_ten(BOTTOM)}"] if below else []
+    if beyond:
+        style.note(axes, "\n".join(beyond), y=0.93)
 
 
 def _seen(rows: pd.DataFrame, head: str) -> list[str]:

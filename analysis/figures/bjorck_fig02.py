@@ -34,7 +34,7 @@ def draw(frames: Frames) -> style.Drawing:
     colours = style.norm_colours(probes.norms(table))
     known = [probes.numbers(c) for c in table["counts"] if len(probes.numbers(c))]
     scale = SignedLog.around(np.sum(known, axis=0) if known else np.zeros(1), 0.01)
-    data = []
+    data, tails = [], []
     with style.styled():
         figure, grid = probes.panels(1, 2, 3.0)
         left, right = grid[0]
@@ -44,17 +44,17 @@ def draw(frames: Frames) -> style.Drawing:
                 continue
             edges, shares = scale.regroup(counts)
             left.stairs(shares, edges, color=colours[norm], linewidth=1.1, alpha=0.85)
-            sizes, beyond = exceeding(counts)
-            multiples = sizes / float(run["deviation"].iloc[0])
-            visible = (multiples > 0.1) & (multiples < 100) & (beyond > 0)
-            right.plot(multiples[visible], beyond[visible], color=colours[norm], linewidth=1.1)
+            multiples, beyond = _tail(counts, float(run["deviation"].iloc[0]))
+            right.plot(multiples, beyond, color=colours[norm], linewidth=1.1)
+            tails.append((multiples, beyond))
             centres = (edges[:-1] + edges[1:]) / 2
             data.append(pd.DataFrame({"norm": norm, "seed": seed, "position": centres, "share": shares}))
         x = np.geomspace(0.1, 8, 100)
         right.plot(x, 2 * distributions.norm.sf(x), color="#444444", linestyle=(0, (2, 2)), linewidth=1.2)
         style.log_axis(right, "x", x)
         style.log_axis(right, "y", x)
-        right.set(ylim=(1e-5, 1.5), xlim=(0.1, 30))
+        right.set(ylim=SHARES, xlim=MULTIPLES)
+        style.note(right, "\n".join(_hidden(tails, table)))
         right.set(xlabel="multiple of the standard deviation", title="share of weights beyond it")
         left.set(xlabel="gradient", title=f"share of weights, layer {probes.layers(table)[0]}")
         scale.ticks(left)
@@ -66,6 +66,28 @@ def draw(frames: Frames) -> style.Drawing:
         "multiple of their standard deviation."
     )
     return style.Drawing(figure, pd.concat(data) if data else table.iloc[:0], caption, tuple(_seen(table)))
+
+
+MULTIPLES, SHARES = (0.1, 30), (1e-5, 1.5)
+"""Limits of the right panel."""
+
+
+def _tail(counts: probes.Floats, deviation: float) -> tuple[probes.Floats, probes.Floats]:
+    """(Multiples of the deviation, share of the weights beyond each); nothing without a deviation."""
+    sizes, beyond = exceeding(counts)
+    if not np.isfinite(deviation) or deviation <= 0:
+        return np.empty(0), np.empty(0)
+    there = beyond > 0
+    return sizes[there] / deviation, beyond[there]
+
+
+def _hidden(tails: list[tuple[probes.Floats, probes.Floats]], table: pd.DataFrame) -> list[str]:
+    """How many runs' tails the right panel cannot show, or not to their end."""
+    n = table.groupby(["norm", "seed"]).ngroups
+    lost = n - sum(len(multiples) > 0 for multiples, _ in tails)
+    past = sum(bool(((m > MULTIPLES[1]) & (b > SHARES[0])).any()) for m, b in tails)
+    said = [f"{lost} of {n} runs have no finite deviation: not shown"] if lost else []
+    return said + ([f"{past} of {n} lines go on beyond {MULTIPLES[1]}"] if past else [])
 
 
 def _seen(table: pd.DataFrame) -> list[str]:

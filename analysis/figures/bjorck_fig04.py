@@ -40,7 +40,7 @@ def draw(frames: Frames) -> style.Drawing:
                 for (norm, _), run in groups(mine, ["norm", "seed"]):
                     drawn = run[name].where(np.isfinite(run[name]))
                     axes.plot(100 * run["share"], drawn, color=colours[norm], linewidth=1.2)
-                style.log_axis(axes, "y", mine[name], narrow=True)
+                style.log_axis(axes, "y", mine[name], among=data[name], narrow=True)
                 if row == 0:
                     axes.set_title(f"layer {number}")
                 if column == 0:

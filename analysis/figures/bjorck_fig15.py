@@ -28,6 +28,7 @@ def draw(frames: Frames) -> style.Drawing:
     data = by_layer(probes.rows(frames, "gradient_tails"))
     norms = probes.norms(data)
     colours = style.norm_colours(norms)
+    bottom = _bottom(data)
     with style.styled():
         figure, grid = probes.panels(1, len(norms), 3.0, sharey=True)
         for axes, norm in zip(grid[0], norms, strict=True):
@@ -38,9 +39,14 @@ def draw(frames: Frames) -> style.Drawing:
             axes.fill_between(middle.index, positive["least"], positive["most"], alpha=0.18, **look)
             axes.fill_between(middle.index, positive["lower"], positive["upper"], alpha=0.45, **look)
             axes.plot(middle.index, positive["middle"], color=colours[norm], linewidth=1)
-            style.log_axis(axes, "y", mine[COLUMNS].to_numpy().ravel())
+            values = mine[COLUMNS].to_numpy().ravel()
+            style.log_axis(axes, "y", values, among=data[COLUMNS].to_numpy().ravel())
+            low = int((values[values > 0] < bottom).sum())
+            if low:
+                style.note(axes, f"{low} of {len(values)} values below {style.power_of_ten(bottom)}", y=0.93)
             probes.titled(axes, norm, data)
             axes.set_xlabel("layer")
+        grid[0, 0].set_ylim(bottom=bottom)
         grid[0, 0].set_ylabel("mean |gradient| of a channel")
     caption = (
         "Line: the median channel of each layer; dark band: the middle half of its channels; light band: "
@@ -48,6 +54,12 @@ def draw(frames: Frames) -> style.Drawing:
         "be shown on the logarithmic axis; the light band then ends."
     )
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
+
+
+def _bottom(data: pd.DataFrame) -> float:
+    """A power of ten two decades below the smallest median: single dead channels would stretch the axis."""
+    middle = data["middle"][np.isfinite(data["middle"]) & (data["middle"] > 0)]
+    return float(10.0 ** (np.floor(np.log10(middle.min())) - 2)) if len(middle) else 1e-12
 
 
 def by_layer(table: pd.DataFrame) -> pd.DataFrame:

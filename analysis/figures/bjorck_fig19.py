@@ -46,6 +46,7 @@ def draw(frames: Frames) -> style.Drawing:
         grid[0, 0].set_ylabel("|Σ terms|")
     caption = (
         f"Weights of layer {probes.layers(table)[0]}, counted on a logarithmic grid (darker: more weights). "
+        "The five hundredth of the weights with the smallest |Σ| stands at the lower edge. "
         f"Dashed: |Σ| = Σ||. First of {table['seed'].nunique()} seeds."
     )
     seen = (

@@ -14,6 +14,7 @@ SECTION = probes.FIRST
 ORDER = 24
 NEEDS = ("probe:activation_moments",)
 EXPECTED = "fig24"
+WHEN = ("first", "every")
 MEASURED = (
     "The magnitude of a channel's mean and its variance, averaged over the channels of a layer, while the "
     "first updates are made, in an early, a middle and a late layer."
@@ -32,7 +33,7 @@ def draw(frames: Frames) -> style.Drawing:
         figure, grid = probes.panels(1, 2, 3.0)
         for axes, name in zip(grid[0], ("mean", "variance"), strict=True):
             for (number, seed), run in groups(data, ["number", "seed"]):
-                label = f"layer {number}" if seed == data["seed"].min() and name == "mean" else None
+                label = f"layer {int(number)}" if seed == data["seed"].min() and name == "mean" else None
                 drawn = run.sort_values("step")
                 axes.plot(drawn["step"] + 1, drawn[name], color=colour, linestyle=looks[number], label=label)
             style.log_axis(axes, "y", data[name])
@@ -51,7 +52,7 @@ def first_moments(frames: Frames) -> pd.DataFrame:
 
     Raises UndrawableError where that has not been measured.
     """
-    raw = probes.rows(frames, "activation_moments", when=("first", "every"), least_norms=1)
+    raw = probes.rows(frames, "activation_moments", when=WHEN, least_norms=1)
     raw = raw[(raw["norm"] == "none") & (raw["side"] == "output")]
     if raw["step"].nunique() < 2:
         raise UndrawableError("no run without normalisation was measured at more than one of its first steps")

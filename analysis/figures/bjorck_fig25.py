@@ -10,6 +10,7 @@ SECTION = probes.FIRST
 ORDER = 25
 NEEDS = ("probe:loss_along_gradient",)
 EXPECTED = "fig25"
+WHEN = ("first",)
 MEASURED = (
     "As Fig 3, on the mini-batches that the network is trained on: the loss after a step against the "
     "gradient, divided by the loss before it, on the same images."
@@ -21,6 +22,6 @@ BATCHES = (1, 4, 7)
 
 def draw(frames: Frames) -> style.Drawing:
     """One panel per mini-batch, one line per run."""
-    table = probes.rows(frames, "loss_along_gradient", when=("first",))
+    table = probes.rows(frames, "loss_along_gradient", when=WHEN)
     panels = {f"mini-batch {b}": table[table["step"] == b - 1] for b in BATCHES}
     return lines.draw({title: rows for title, rows in panels.items() if len(rows)}, table)

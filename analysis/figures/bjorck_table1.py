@@ -23,10 +23,13 @@ HOW = (
 )
 
 
+COLUMNS = ("layer", "norm", "a", "b", "a/b", "the same, summed by image first", "seeds")
+"""Headings of the table."""
+
+
 def draw(frames: Frames) -> style.Drawing:
     """Dots are seeds, lines join medians; and the table itself."""
-    table = probes.rows(frames, "gradient_agreement")
-    data = table[["norm", "seed", "number", "a", "b", "ratio", "image_ratio", "nonfinite"]]
+    data = _data(frames)
     chosen, colours = probes.layers(data), style.norm_colours(probes.norms(data))
     with style.styled():
         figure, grid = probes.panels(1, 1, 2.9)
@@ -49,13 +52,22 @@ def draw(frames: Frames) -> style.Drawing:
     return style.Drawing(figure, data, caption, tuple(_seen(data)), _table(data))
 
 
+def table(frames: Frames) -> pd.DataFrame:
+    """The table, as texts; raises UndrawableError where there is too little to compare."""
+    return _table(_data(frames))
+
+
+def _data(frames: Frames) -> pd.DataFrame:
+    rows = probes.rows(frames, "gradient_agreement")
+    return rows[["norm", "seed", "number", "a", "b", "ratio", "image_ratio", "nonfinite"]]
+
+
 def _table(data: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (number, norm), mine in groups(data, ["number", "norm"]):
         texts = [probes.over_seeds(mine[c]) for c in ("a", "b", "ratio", "image_ratio")]
         rows.append((f"layer {int(number)}", norm, *texts, str(mine["seed"].nunique())))
-    columns = ["layer", "norm", "a", "b", "a/b", "the same, summed by image first", "seeds"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _seen(data: pd.DataFrame) -> list[str]:

@@ -10,12 +10,22 @@ from matplotlib.patches import Patch, Rectangle
 from analysis import select, stats, style
 from analysis.figures import few_norms
 from analysis.load import Frames
-from analysis.tidy import at, groups
+from analysis.tidy import at, each, groups
 
 TITLE = "Fate by rate and norm"
 SECTION = "Learning rates (Bjorck et al. 2018, §2)"
 ORDER = 2
 NEEDS = ("metrics",)
+EXPECTED = "table3"
+MEASURED = (
+    "What became of every run: its loss grew without bound (diverged), it ended no better than guessing "
+    "(stuck at chance), or it learnt something (trained)."
+)
+HOW = (
+    "A run diverges when a training batch's loss is not a number, or after the first update exceeds a "
+    "thousand times its initial value. It is stuck if, after the last epoch, an exact binomial test at 1% "
+    "does not tell its test accuracy from guessing the most frequent class."
+)
 
 
 def draw(frames: Frames) -> style.Drawing:
@@ -45,7 +55,28 @@ def draw(frames: Frames) -> style.Drawing:
         "95% Clopper–Pearson interval of the share that trained. Stuck at chance: after the last epoch, an "
         "exact binomial test (level 1%) does not tell test accuracy from guessing the most frequent class."
     )
-    return style.Drawing(figure, table, caption)
+    return style.Drawing(figure, table, caption, tuple(_seen(table, select.highest_trainable_rate(frames))))
+
+
+def _seen(table: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
+    """By norm: the highest rate at which most seeds trained, and at which rates runs diverged."""
+    said = []
+    found = {str(r.norm): r for r in each(highest)}
+    for norm in select.norm_order(table["norm"]):
+        row, mine = found.get(norm), table[table["norm"] == norm]
+        if row is None:
+            said.append(f"{norm}: no complete run.")
+            continue
+        text = f"{norm}: at none of the rates tried did most seeds train"
+        if pd.notna(row.lr):
+            text = f"{norm}: the highest rate at which most seeds trained is {style.rate_label(row.lr)}"
+            text += " (no higher one was tried)" if row.censored else ""
+        lost = [
+            f"{style.rate_label(c.lr)} ({c.k} of {c.n})"
+            for c in each(mine[(mine["fate"] == select.DIVERGED) & (mine["k"] > 0)].sort_values("lr"))
+        ]
+        said.append(f"{text}; " + (f"runs diverged at {', '.join(lost)}." if lost else "no run diverged."))
+    return said
 
 
 def _box(axes: Axes, x: int, y: int, cell: pd.DataFrame) -> None:

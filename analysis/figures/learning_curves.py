@@ -8,14 +8,23 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import select, stats, style
-from analysis.figures import few_norms
+from analysis.figures import _counts, few_norms
 from analysis.load import Frames
 from analysis.tidy import each, groups
 
-TITLE = "Learning curves"
+TITLE = "Fig 1: learning curves"
 SECTION = "Learning rates (Bjorck et al. 2018, §2)"
 ORDER = 1
 NEEDS = ("metrics",)
+EXPECTED = "fig01"
+MEASURED = (
+    "How much of the training images and of the test images the network classifies correctly, epoch by "
+    "epoch, with and without normalisation, at several learning rates."
+)
+HOW = (
+    "Test accuracy is measured after each epoch on all test images, train accuracy on the batches as they "
+    "were trained on. Every run of a colour and line style differs by its seed alone."
+)
 
 PANELS = (("train", "train accuracy"), ("test", "test accuracy"))
 
@@ -38,8 +47,42 @@ def draw(frames: Frames) -> style.Drawing:
             _guessing(axes, table)
         panels[0].set_ylabel("accuracy")
         style.legends(figure, table["lr"], table["norm"])
-        style.footnote(figure, _crosses(panels[1], table, colours))
-    return style.Drawing(figure, curves, _caption(table))
+        _crosses(panels[1], table, colours)
+        style.footnote(figure, _counts.lines(table))
+    return style.Drawing(figure, curves, _caption(table), tuple(_seen(table)))
+
+
+def _seen(table: pd.DataFrame) -> list[str]:
+    """Last test accuracy by norm, highest rate first, and the train–test gap at the lowest rate."""
+    said = []
+    for norm in select.norm_order(table["norm"]):
+        cells = stats.accuracy_table(table[table["norm"] == norm])
+        texts = [
+            f"{_share(c.mean)} at {style.rate_label(c.lr)} "
+            f"({stats.of_n(c.n_observed, c.n, c.n_diverged, c.n_undecided)})"
+            for c in each(cells.sort_values("lr", ascending=False))
+        ]
+        said.append(f"Test accuracy after the last epoch, {norm}: {', '.join(texts)}.")
+    lowest = table[table["lr"] == table["lr"].min()]
+    gaps = [
+        f"{norm} {100 * gap:+.1f} points".replace("-", "−")
+        for norm in select.norm_order(lowest["norm"])
+        if np.isfinite(gap := _gap(lowest[lowest["norm"] == norm]))
+    ]
+    if gaps:
+        rate = style.rate_label(float(lowest["lr"].iloc[0]))
+        said.append(f"Train minus test accuracy at {rate}, the lowest rate: {', '.join(gaps)}.")
+    return said
+
+
+def _gap(runs: pd.DataFrame) -> float:
+    """Mean train minus test accuracy after the last epoch, in eval mode where that was recorded."""
+    train = runs["last_train_eval"].where(runs["last_train_eval"].notna(), runs["last_train"])
+    return float((train - runs["last_test"]).mean())
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}%" if np.isfinite(value) else "no accuracy"
 
 
 def _curves(frames: Frames, table: pd.DataFrame) -> pd.DataFrame:
@@ -62,20 +105,10 @@ def _cell(axes: Axes, cell: pd.DataFrame, colour: str, line: object, n_diverged:
     axes.plot(middle.index, middle, **look)
 
 
-def _crosses(axes: Axes, table: pd.DataFrame, colours: dict[float, str]) -> list[str]:
-    """Mark the diverged runs, whose curves are too short to be seen, and return what to say of each cell."""
-    lines = []
-    for (norm, lr), runs in groups(table, ["norm", "lr"]):
-        diverged = runs[runs["fate"] == select.DIVERGED]
-        if len(diverged):
-            steps = diverged["diverged_step"].dropna()
-            when = f" (first at step {int(steps.min())})" if len(steps) else ""
-            shown = stats.of_n(len(runs) - len(diverged), len(runs), len(diverged))
-            lines.append(f"× {norm} at {style.rate_label(lr)}: {shown}{when}")
-            axes.scatter(
-                [0] * len(diverged), diverged["chance"], marker="x", s=34, color=colours[lr], zorder=5
-            )
-    return lines
+def _crosses(axes: Axes, table: pd.DataFrame, colours: dict[float, str]) -> None:
+    """Mark the diverged runs, whose curves are too short to be seen."""
+    for (lr,), runs in groups(table[table["fate"] == select.DIVERGED], ["lr"]):
+        axes.scatter([0] * len(runs), runs["chance"], marker="x", s=34, color=colours[lr], zorder=5)
 
 
 def _guessing(axes: Axes, table: pd.DataFrame) -> None:

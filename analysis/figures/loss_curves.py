@@ -4,14 +4,25 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from analysis import select, style
+from analysis import select, stats, style
+from analysis.figures import MOST_NORMS, _counts
+from analysis.figures import _probes as probes
 from analysis.load import Frames
-from analysis.tidy import groups
+from analysis.tidy import each, groups
 
 TITLE = "Training loss"
 SECTION = "Learning rates (Bjorck et al. 2018, §2)"
 ORDER = 4
 NEEDS = ("metrics",)
+EXPECTED = "loss"
+MEASURED = (
+    "The loss on each training batch: how large it is before the first update, how fast it falls, and how it "
+    "ends where it does not fall."
+)
+HOW = (
+    "The training step's own loss, before the update it leads to. A run ends when it is not a number, or "
+    "after the first update exceeds a thousand times its initial value (at least a thousand)."
+)
 
 BINS = 200
 """At most this many points per line: longer runs are averaged over equal stretches of steps."""
@@ -26,8 +37,9 @@ def draw(frames: Frames) -> style.Drawing:
     )
     norms = select.norm_order(table["norm"])
     colours, styles = style.rate_colours(table["lr"]), style.norm_styles(norms)
-    columns = min(3, len(norms))
-    height = 2.7 * -(-len(norms) // columns)
+    many = len(norms) > MOST_NORMS
+    columns = min(4 if many else 3, len(norms))
+    height = (1.25 if many else 2.7) * -(-len(norms) // columns) + (0.5 if many else 0)
     with style.styled():
         figure, grid = plt.subplots(
             -(-len(norms) // columns),
@@ -41,27 +53,50 @@ def draw(frames: Frames) -> style.Drawing:
         for axes, norm in zip(grid.flat, norms, strict=False):
             mine = data[data["norm"] == norm]
             for (lr, _), run in groups(mine, ["lr", "run_id"]):
-                axes.plot(
-                    run["step"], run["loss"], color=colours[lr], linestyle=styles[norm][0], linewidth=1.1
-                )
+                line = "-" if many else styles[norm][0]  # each panel is named
+                axes.plot(run["step"], run["loss"], color=colours[lr], linestyle=line, linewidth=1.1)
                 if run["fate"].iloc[0] == select.DIVERGED:
                     end = run[np.isfinite(run["loss"])].tail(1)
                     axes.scatter(end["step"], end["loss"], marker="x", s=34, color=colours[lr], zorder=5)
-            style.log_axis(axes, "y", mine["loss"])
-            axes.set_title(norm)
+            style.log_axis(axes, "y", mine["loss"], among=data["loss"], narrow=columns > 2)
+            axes.set_title(norm, fontsize=8 if many else None)
         for axes in list(grid.flat)[len(norms) :]:
             axes.set_visible(False)
         figure.supxlabel("step", fontsize=9)
-        grid[0, 0].set_ylabel("cross-entropy per image (nats)")
-        style.legends(figure, table["lr"], norms)
+        figure.supylabel("cross-entropy per image (nats)", fontsize=9)
+        style.legends(figure, table["lr"], [] if many else norms)
+        style.footnote(figure, _counts.lines(table))
     longest = int(rows.groupby("run_id", observed=True).size().max()) if len(rows) else 0
     stretch = f" averaged over stretches of {-(-longest // BINS)} steps" if longest > BINS else ""
     return style.Drawing(
         figure,
         data,
         f"Loss of each training batch{stretch}, one line per run; × marks the last finite loss of a "
-        "run that diverged.",
+        f"run that diverged. {_every_n(table)}",
+        tuple(_seen(table, rows)),
     )
+
+
+def _every_n(table: pd.DataFrame) -> str:
+    """How many runs each cell has, and how many of them are not drawn to their end."""
+    cells = stats.accuracy_table(table)
+    texts = []
+    for c in each(cells):
+        counted = stats.of_n(c.n - c.n_diverged, c.n, c.n_diverged, c.n_undecided)
+        texts.append(f"{c.norm} {style.rate_label(c.lr)}: {counted}")
+    return "; ".join(texts) + "."
+
+
+def _seen(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    """Initial loss by norm, and when runs diverged."""
+    first = rows.sort_values("step", kind="stable").drop_duplicates("run_id").set_index("run_id")["loss"]
+    initial = table.assign(first=table["run_id"].astype("str").map(first), norm=table["norm"].astype("str"))
+    said = [f"Loss of the first batch, before any update: {probes.by_norm(initial, 'first')}."]
+    for (norm, lr), runs in groups(table[table["fate"] == select.DIVERGED], ["norm", "lr"]):
+        steps = runs["diverged_step"].dropna()
+        when = f" at step {probes.over_seeds(steps.astype(float))}" if len(steps) else ""
+        said.append(f"{norm} at {style.rate_label(lr)}: {len(runs)} diverged{when}.")
+    return said
 
 
 def _binned(rows: pd.DataFrame) -> pd.DataFrame:

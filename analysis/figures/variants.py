@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -15,6 +16,15 @@ TITLE = "Every variant"
 SECTION = "Variants of normalisation"
 ORDER = 1
 NEEDS = ("metrics",)
+EXPECTED = "fig13"
+MEASURED = (
+    "Whether a network learns when batch normalisation is taken apart, or replaced by something else: "
+    "accuracy on training and test images, epoch by epoch, for every variant."
+)
+HOW = (
+    "The same network, images and rate for all; only what stands at the normalisation sites differs, as the "
+    "table's second column says. Train accuracy is that of the batches as they were trained on."
+)
 
 COLUMNS = 4
 
@@ -44,7 +54,28 @@ def draw(frames: Frames) -> style.Drawing:
         "Accuracy after each epoch, one panel per variant: solid lines are test, dashed lines training "
         "accuracy, one line per seed; the dotted line is guessing. Diverged runs are counted in their panel."
     )
-    return style.Drawing(figure, data, caption, table=_table(table))
+    return style.Drawing(figure, data, caption, tuple(_seen(table)), _table(table))
+
+
+def _seen(table: pd.DataFrame) -> list[str]:
+    """Counts of fates, and which variants end best and worst at each rate."""
+    said = []
+    for fate in select.FATES:
+        norms = select.norm_order(table.loc[table["fate"] == fate, "norm"])
+        if norms and fate != select.TRAINED:
+            said.append(f"Variants with runs that {_WORDS[fate]}: {', '.join(norms)}.")
+    for (lr,), cells in groups(stats.accuracy_table(table), ["lr"]):
+        ranked = cells[np.isfinite(cells["mean"])].sort_values("mean", ascending=False)
+        if len(ranked) > 1:
+            ends = [f"{c.norm} ({100 * c.mean:.1f}%)" for c in each(ranked)]
+            said.append(
+                f"At {style.rate_label(lr)} the best last test accuracies are those of "
+                f"{', '.join(ends[:3])}; the worst that of {ends[-1]}."
+            )
+    return said or ["No variant has a complete run."]
+
+
+_WORDS = {select.DIVERGED: "diverged", select.STUCK: "stayed at chance"}
 
 
 def _panel(axes: Axes, norm: str, data: pd.DataFrame, runs: pd.DataFrame, colours: dict[float, str]) -> None:
@@ -58,9 +89,10 @@ def _panel(axes: Axes, norm: str, data: pd.DataFrame, runs: pd.DataFrame, colour
     chance = runs["chance"].dropna()
     if len(chance):
         axes.axhline(chance.iloc[0], color="#888888", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
-    lost = int((runs["fate"] == select.DIVERGED).sum())
-    if lost:
-        style.note(axes, f"{lost} of {len(runs)} diverged")
+    diverged, undecided = (int((runs["fate"] == f).sum()) for f in (select.DIVERGED, select.UNDECIDED))
+    if diverged or undecided:
+        n = len(runs) - undecided
+        style.note(axes, stats.of_n(n - diverged, n, diverged, undecided))
 
 
 def _table(table: pd.DataFrame) -> pd.DataFrame:

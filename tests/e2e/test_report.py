@@ -23,6 +23,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, path):
         super().__init__()
+        self.path = path
         self.source = path.read_text(encoding="utf-8")
         self.tags, self.open, self.words = [], [], []
         self.feed(self.source)
@@ -65,7 +66,8 @@ def check_markup(page):
         assert image["src"].startswith("data:image/svg+xml;base64,")
         assert len(image["alt"]) > 40
     links = [v for _, attrs in page.tags for k, v in attrs.items() if k in {"href", "src"}]
-    assert all(v.startswith(("#", "data:")) for v in links)
+    assert all(v.startswith(("#", "data:", "figures/", "tables/")) for v in links)
+    assert all((page.path.parent / v).is_file() for v in links if v.startswith(("figures/", "tables/")))
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     assert {v[1:] for v in links if v.startswith("#")} <= set(ids)
@@ -112,6 +114,82 @@ def test_text_from_records_is_escaped(tmp_path, one_figure):
     assert "alert('x')" in page.text
     assert not any(tag in {"b", "i"} and "alert" in str(attrs) for tag, attrs in page.tags)
     assert nasty not in page.source
+
+
+def test_the_tables_lie_beside_the_page_and_are_escaped(tmp_path, one_figure):
+    factory.write_run(tmp_path / "runs", norm="a_b&c%d#e", extra={"model.x": "$y^z~{|}\\\nend"})
+    page = make(tmp_path / "runs", tmp_path / "out")
+    check_links = [a["href"] for tag, a in page.tags if tag == "a" and a["href"].startswith("tables/")]
+    assert {"tables/verdicts.tex", "tables/outcomes.md", "tables/table4.tex"} <= set(check_links)
+    assert {f"tables/{p.name}" for p in (tmp_path / "out/tables").iterdir()} == set(check_links)
+    text = (tmp_path / "out/tables/outcomes.tex").read_text()
+    assert r"a\_b\&c\%d\#e & 0.1 & 1 & 0 & 0 & 0 &" in text
+    assert r"\$y\textasciicircum{}z\textasciitilde{}\{$|$\}" in text
+
+
+def test_the_terminal_says_where_runs_without_an_outcome_stand(tmp_path, one_figure, capsys):
+    runs = tmp_path / "runs"
+    ids = {s: factory.write_run(runs, seed=i, status=s) for i, s in enumerate(("failed", "preempted"))}
+    ids["lost"] = factory.write_run(runs, seed=2, status="running")  # by nobody
+    ids["trained"] = factory.write_run(runs, seed=3)
+    ids["not trained"] = factory.write_run(runs, seed=4, steps_total=0)
+    page = make(runs, tmp_path / "out")
+    lines = capsys.readouterr().out.splitlines()
+    for standing, run in ids.items():
+        assert any(line.endswith(run) and f" {standing} " in line for line in lines), standing
+    assert "undecided" not in "\n".join(lines)
+    assert "lost" in page.text
+
+
+def test_the_terminal_names_what_is_left_out_and_why(tmp_path, one_figure, capsys):
+    runs = tmp_path / "runs"
+    sound = factory.write_run(runs, seed=0)
+    cut, gone = (factory.write_run(runs, seed=s) for s in (1, 2))
+    data = (runs / cut / "metrics.parquet").read_bytes()
+    (runs / cut / "metrics.parquet").write_bytes(data[:100])
+    (runs / gone / "metrics.parquet").unlink()
+    make(runs, tmp_path / "out")
+    table, _, left = capsys.readouterr().out.partition("2 runs left out, whole or in part:\n")
+    assert f"  {cut}: metrics.parquet " in left
+    assert f"  {gone}: metrics.parquet is missing" in left
+    assert sound not in left
+    assert all(" no accuracy " in line for line in table.splitlines() if line.endswith((cut, gone)))
+    assert "left out" not in report.left_out_lines(load([runs]).subset([sound]))
+
+
+def test_of_many_runs_left_out_the_terminal_names_ten(tmp_path):
+    for seed in range(13):
+        factory.write_run(tmp_path, seed=seed, status="failed")
+    lines = report.left_out_lines(load([tmp_path])).splitlines()
+    assert len(lines) == 12
+    assert lines[-1] == "  and 3 more, listed on the page"
+
+
+def test_every_figure_says_what_how_the_paper_and_what_is_seen(tmp_path):
+    factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert page.source.count('<article class="told"') == page.source.count("<img") == 4
+    assert page.source.count("<b>What is measured.</b>") == page.source.count("<b>How.</b>") == 4
+    assert page.source.count("<h5>The paper</h5>") == page.source.count("<h5>Here") == 4
+    assert page.source.count("<ul></ul>") == 0
+
+
+def test_a_verdict_leads_to_its_figures_and_runs_and_back(tmp_path):
+    ids = factory.grid_runs(tmp_path / "runs", factory.QUICKSTART)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    check_markup(page)
+    rows = re.findall(r'<tr id="verdict-\d+".*?</dl>', page.source, re.S)
+    row = next(r for r in rows if "bn_permits_larger_rates" in r)
+    anchor = re.match(r'<tr id="([^"]+)"', row)[1]
+    targets = re.findall(r'href="#([^"]+)"', row)
+    assert "figure-fates" in targets
+    rows = {a["id"] for tag, a in page.tags if tag == "tr" and a.get("id", "").startswith("run-")}
+    assert len(rows) == len(ids)
+    judged = [t for t in targets if t.startswith("run-")]
+    assert len(judged) == 2
+    assert set(judged) <= rows
+    figure = re.search(r'id="figure-fates".*?</article>', page.source, re.S)[0]
+    assert f'href="#{anchor}"' in figure
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

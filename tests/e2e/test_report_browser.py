@@ -36,8 +36,41 @@ addEventListener("load", () => {
   box.value = "none diverged"; box.dispatchEvent(new Event("input"));
   found.shown = trials().filter((r) => r.getBoundingClientRect().height > 0).map((r) => r.textContent);
   found.count = document.getElementById("trial-table-count").textContent;
-  const verdict = document.querySelector("#verdict-table details");
-  verdict.open = true; found.details = verdict.querySelector("dl").getBoundingClientRect().height;
+  const verdicts = () => [...document.querySelectorAll("#verdict-table > tbody > tr")];
+  const visible = (e) => e.getBoundingClientRect().height > 0;
+  const kinds = () => [...new Set(verdicts().filter(visible).map((r) => r.dataset.kind))].sort();
+  found.kinds = kinds();
+  const tick = document.querySelector('input[data-kinds][value="not run"]');
+  tick.click(); found.ticked = kinds();
+  found.verdictCount = document.getElementById("verdict-table-count").textContent;
+  const words = document.querySelector('input[data-filters="verdict-table"]');
+  words.value = "bn_permits_larger_rates"; words.dispatchEvent(new Event("input"));
+  found.worded = verdicts().filter(visible).length;
+  const verdict = verdicts().find((r) => r.textContent.includes("bn_permits_larger_rates"));
+  verdict.querySelector("summary").click();
+  found.details = verdict.querySelector("dl").getBoundingClientRect().height;
+  found.evidence = [...verdict.querySelectorAll("table.evidence tbody tr")].map((r) => r.textContent);
+  // To the figure, back to the verdict, and to a run that the filter of the trials hides.
+  const follow = (link) => {
+    link.click(); dispatchEvent(new HashChangeEvent("hashchange")); return link.hash;
+  };
+  const near = (e) => Math.abs(e.getBoundingClientRect().top) < innerHeight;
+  const figure = document.querySelector(follow(verdict.querySelector('a[href^="#figure-"]')));
+  found.figure = [figure.querySelector("img") !== null, near(figure)];
+  words.value = "nothing"; words.dispatchEvent(new Event("input"));
+  verdict.querySelector("details").open = false;
+  const back = document.querySelector(follow(figure.querySelector('.rests a[href^="#verdict-"]')));
+  found.back = [back.tagName, visible(back), back.querySelector("details").open, near(back)];
+  const hidden = [...verdict.querySelectorAll('a[href^="#run-"]')].find(
+    (a) => !visible(document.querySelector(a.hash)));
+  const run = document.querySelector(follow(hidden));
+  found.run = [visible(run), near(run), run.textContent.includes(hidden.textContent)];
+  follow(hidden); box.value = "nothing"; box.dispatchEvent(new Event("input")); hidden.click();
+  found.again = visible(run);
+  found.tables = [...document.querySelectorAll("details.table")].map((d) => {
+    d.open = true; return [d.id, d.querySelectorAll("tbody tr").length, visible(d.querySelector("table"))];
+  });
+  found.wideOpen = [document.documentElement.scrollWidth, innerWidth];
   found.problems = problems;
   const out = document.createElement("pre"); out.id = "found"; out.textContent = JSON.stringify(found);
   document.body.append(out);
@@ -74,4 +107,16 @@ def test_the_page_works_in_a_browser(tmp_path, width):
     assert len(found["shown"]) == 1
     assert "diverged" in found["shown"][0]
     assert found["count"] == "1 of 6 shown"
+    assert found["kinds"] == ["not run", "undetermined"]
+    assert found["ticked"] == ["undetermined"]
+    assert re.fullmatch(r"\d+ of \d+ shown", found["verdictCount"])
+    assert found["worded"] == 1
     assert found["details"] > 50
+    assert [re.sub(r"\s+", "", row)[:3] for row in found["evidence"]] == ["bn0", "non"]
+    assert found["figure"] == [True, True]
+    assert found["back"] == ["TR", True, True, True]
+    assert found["run"] == [True, True, True]
+    assert found["again"]
+    assert {"table-verdicts", "table-outcomes"} <= {name for name, _, _ in found["tables"]}
+    assert all(rows and shown for _, rows, shown in found["tables"])
+    assert found["wideOpen"][0] <= found["wideOpen"][1]

@@ -18,7 +18,7 @@ from study.records import METRICS
 from tests import factory
 
 ROOT = Path(__file__).parents[2]
-ALLOWED = {"records", "paths", "status", "criteria"}
+ALLOWED = {"records", "paths", "status", "criteria", "ownership"}
 
 
 def test_importing_the_analysis_imports_no_torch():

@@ -1,0 +1,181 @@
+"""The claims, judged on every setting, each with the figures, the table and the runs it rests on."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pandas as pd
+
+from analysis import claims, select, style
+from analysis import figures as registered
+from analysis.load import Frames
+from analysis.page.pictures import Drawn
+from analysis.page.values import MISSING, Link, Section, Sheet, Verdict
+from analysis.tables import Table
+from analysis.tidy import groups
+
+PERCENT_UNITS = ("share", "accuracy")
+"""Units of an estimate that is shown in percentage points."""
+
+
+def verdicts(
+    frames: Frames, drawn: Mapping[str, Drawn], anchors: Mapping[str, str], prefixes: Mapping[str, str]
+) -> list[Verdict]:
+    """Every claim on every setting that has its runs, decided ones first, those without runs last.
+
+    `drawn` and `prefixes` are the figures and the prefix of their names by setting, `anchors` the runs' rows.
+    """
+    if frames.runs.empty:
+        return []
+    outcomes, settings = select.outcomes(frames), list(drawn)
+    found: list[Verdict] = []
+    order = list(claims.Verdict)
+    for result in sorted(claims.judge_all(frames), key=lambda r: order.index(r.verdict)):
+        table = outcomes[outcomes["run_id"].isin(result.run_ids)]
+        where = [s for s in settings if s in set(table["setting"])] or settings
+        links = [link for s in where for link in _figures(result.claim, drawn[s], prefixes[s])]
+        found.append(
+            _verdict(
+                result,
+                anchor=f"verdict-{len(found) + 1}",
+                figures=[link for link in links if link.target] or _once(links),
+                runs=[Link(r, anchors.get(r, "")) for r in result.run_ids],
+                evidence=_evidence(table, settings),
+            )
+        )
+    return found
+
+
+def verdict_table(found: list[Verdict]) -> Table:
+    """The verdicts as a table of texts, for papers."""
+    settings = list(dict.fromkeys(v.setting for v in found if v.setting))
+    many = len(settings) > 1
+    note = (
+        "Rules, margins and seeds were fixed before any run, and the tests corrected for the number of "
+        "claims; the interval is 95%, uncorrected; n counts complete runs."
+    )
+    if many:
+        note += "".join(f" Setting {i}: {s}." for i, s in enumerate(settings, start=1))
+    rows = tuple(
+        (
+            *([str(settings.index(v.setting) + 1) if v.setting else MISSING] if many else []),
+            v.verdict,
+            v.sentence,
+            v.source,
+            v.estimate,
+            v.interval,
+            v.n,
+            v.scale,
+        )
+        for v in found
+    )
+    columns = ("verdict", "claim", "source", "estimate", "95% interval", "n", "scale")
+    return Table("verdicts", "Verdicts", note, ("setting", *columns) if many else columns, rows)
+
+
+def linked(sections: list[Section], found: Iterable[Verdict]) -> list[Section]:
+    """The same figures, each with links to the verdicts that rest on it."""
+    resting: dict[str, list[Link]] = {}
+    for verdict in found:
+        if verdict.verdict == claims.Verdict.NOT_RUN:
+            continue
+        for link in verdict.figures:
+            resting.setdefault(link.target, []).append(
+                Link(verdict.sentence, verdict.anchor, verdict.verdict)
+            )
+    return [
+        Section(s.title, [replace(p, verdicts=resting.get(f"figure-{p.name}", [])) for p in s.pictures])
+        for s in sections
+    ]
+
+
+def _verdict(
+    result: claims.Result, anchor: str, figures: list[Link], runs: list[Link], evidence: Sheet | None
+) -> Verdict:
+    claim = result.claim
+    estimate, interval = _estimate(result)
+    details = [
+        ("why", result.reason),
+        ("source", claim.source),
+        ("estimator", claim.estimator),
+        ("rule", f"{claim.rule}, level {result.level:.2g}; at least {result.least_seeds} seeds per cell"),
+        ("scale", result.scale or MISSING),
+        ("setting", result.setting or MISSING),
+        ("runs made by", ", ".join(f"sweeps/{name}.yaml" for name in claim.sweep) or MISSING),
+        ("claim", claim.id),
+    ]
+    cells = "; ".join(f"{cell}: {n}" for cell, n in zip(claim.cells, result.n, strict=True))
+    return Verdict(
+        anchor=anchor,
+        verdict=str(result.verdict),
+        claim=claim.id,
+        sentence=claim.sentence,
+        source=claim.source,
+        estimate=estimate,
+        interval=interval,
+        n=cells if any(result.n) else "none",
+        scale=result.scale or MISSING,
+        setting=result.setting,
+        reason=result.reason,
+        details=[(name, text) for name, text in details if text != MISSING],
+        figures=figures,
+        runs=runs,
+        evidence=evidence,
+    )
+
+
+def _estimate(result: claims.Result) -> tuple[str, str]:
+    """Estimate and 95% interval as texts, in percentage points where the unit is a share."""
+    found = result.evidence
+    if found is None or pd.isna(found.estimate):
+        return MISSING, MISSING
+    percent = result.claim.unit in PERCENT_UNITS
+    show = _points if percent else _plain
+    estimate = f"{show(found.estimate)} points" if percent else f"{show(found.estimate)} {result.claim.unit}"
+    if pd.isna(found.low) and pd.isna(found.high):
+        return estimate.strip(), MISSING
+    return estimate.strip(), f"{show(found.low)} to {show(found.high)}"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "−")
+
+
+def _plain(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−").replace("inf", "∞")
+
+
+def _figures(claim: claims.Claim, drawn: Drawn, prefix: str) -> list[Link]:
+    """Where each of a claim's figures stands, or why it does not."""
+    registry = registered.modules()
+    there = {p.name for section in drawn.sections for p in section.pictures}
+    links = []
+    for name in claim.figures:
+        title = registry[name].TITLE if name in registry else name
+        if prefix + name in there:
+            links.append(Link(title, f"figure-{prefix}{name}"))
+        else:
+            links.append(Link(title, note=f"not drawn: {drawn.why_not.get(name, 'no such figure')}"))
+    return links
+
+
+def _evidence(table: pd.DataFrame, settings: list[str]) -> Sheet | None:
+    """Per norm and rate of the runs that were judged: how many, what became of them, their accuracy."""
+    if table.empty:
+        return None
+    many, trained = len(settings) > 1, not select.untrained(table).all()
+    rows = []
+    for (name, norm, lr), runs in groups(table, select.CELL):
+        row = [str(settings.index(name) + 1)] if many else []
+        row += [str(norm), style.rate_label(lr), str(len(runs))]
+        if trained:
+            counts = runs["fate"].value_counts()
+            row += [str(int(counts.get(f, 0))) for f in select.FATES[::-1]]
+            known = runs["last_test"].dropna()
+            row.append(f"{100 * known.mean():.1f}% (of {len(known)})" if len(known) else MISSING)
+        rows.append(row)
+    columns = [*(["setting"] if many else []), "norm", "rate", "runs"]
+    return Sheet([*columns, *select.FATES[::-1], "mean last test accuracy"] if trained else columns, rows)
+
+
+def _once(links: list[Link]) -> list[Link]:
+    return list({link.text: link for link in links}.values())
