@@ -12,7 +12,7 @@ from tests.slurm.cluster import until
 
 ROOT = Path(__file__).parents[2]
 TINY = ("scale=smoke", "epochs=1", "model.widths=[2,3,4]", "probes=none")
-LONG = ("scale=smoke", "epochs=60", "model.widths=[2,3,4]", "probes=none", "checkpoint_seconds=1")
+LONG = ("scale=smoke", "epochs=60", "model.widths=[2,3,4]", "probes=none", "checkpoint_seconds=0.5")
 ENDLESS = (*TINY, "epochs=100000", "checkpoint_seconds=1000")
 
 

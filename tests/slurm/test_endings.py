@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from study import sweep
+from study.errors import StudyError
 from study.execute import execute, run_paths
 from study.launch import slurm_watch
 from study.launch.plan import make_plan
@@ -140,12 +141,9 @@ def test_a_disk_that_takes_nothing_is_one_sentence_and_the_trial_resumes(
     else:
         mount("remount,ro")
         words = "Read-only file system"
-    another = ["-m", "study.run", *TINY, "seed=2", f"runs_dir={runs}", "hydra/launcher=slurm"]
-    refused = subprocess.run([sys.executable, *another], cwd=ROOT, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert words in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
-
+    with pytest.raises(StudyError, match=words) as refusal:
+        launch([config(runs, *TINY, "seed=2")])
+    assert "\n" not in str(refusal.value)
     slurm.run("scontrol", "release", *(task.job for task in jobs_of(runs).values()))
     capsys.readouterr()
     plan, display = make_plan([later]), Display()
