@@ -139,7 +139,7 @@ class Result:
     verdict: Verdict
     evidence: Evidence | None
     n: tuple[int, ...]
-    """Complete runs per cell; diverged ones included."""
+    """Complete runs (or draws of matrices) per cell; diverged ones included."""
     least_seeds: int
     level: float
     scale: str
@@ -166,7 +166,7 @@ def judged(claim: Claim, case: Case) -> Result:
         "least_seeds": least,
         "level": LEVEL,
         "scale": _scale(everything, case),
-        "run_ids": tuple(dict.fromkeys(everything["run_id"].astype("str"))),
+        "run_ids": _runs(everything, case),
     }
     if min(n) == 0:
         named = [str(cell) for cell, k in zip(claim.cells, n, strict=True) if k == 0]
@@ -234,6 +234,12 @@ def has(scientific: str, wanted: Iterable[tuple[str, Any]]) -> bool:
 
 def _to_the_end(table: pd.DataFrame) -> "pd.Series[bool]":
     return (table["status"] != "stopped") | (table["fate"] == select.DIVERGED)
+
+
+def _runs(rows: pd.DataFrame, case: Case) -> tuple[str, ...]:
+    """Ids of the runs behind these rows; draws of matrices are no runs."""
+    known = set(case.frames.runs["run_id"].astype("str"))
+    return tuple(run for run in dict.fromkeys(rows["run_id"].astype("str")) if run in known)
 
 
 def _scale(rows: pd.DataFrame, case: Case) -> str:

@@ -3,6 +3,9 @@
 Exact tests wherever they can decide: with as few seeds as a study can afford, a t test at a corrected level
 rests on the normality of its far tails alone. Where there is no exact test (a mean within a margin, a sum of
 three cells' means) Welch's is used, with at least as many seeds as the exact tests need.
+
+Power at the least seeds, with normal seeds: four in five from a shift of 3.3 deviations on for two cells (all
+six of one beyond all six of the other), of 2.05 for pairs (all ten agree). Smaller effects need more seeds.
 """
 
 import warnings

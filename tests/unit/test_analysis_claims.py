@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,7 @@ class Simulated:
         self.outcomes = pd.DataFrame(rows, columns=names).assign(
             last_train_eval=math.nan, status="finished", scientific="{}"
         )
+        self.frames = SimpleNamespace(runs=self.outcomes)
 
 
 # Per cell: chance of diverging, of staying at guessing, mean accuracy and train–test gap of trained runs.

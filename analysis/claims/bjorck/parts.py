@@ -47,7 +47,8 @@ def _equally_accurate(a: pd.DataFrame, b: pd.DataFrame) -> Evidence:
 def _highest_against_lower(case: Case) -> pd.DataFrame:
     """Per seed, mean over variants: accuracy at the highest rate that does not diverge, and best below."""
     table = select.rated(case.outcomes)
-    table = table[table["norm"].isin(VARIANTS)]
+    table = table[table["norm"].isin(VARIANTS)].astype({"norm": "str"})
+    table = table[table.groupby("seed")["norm"].transform("nunique") == len(VARIANTS)]
     found = []
     for (seed, norm), runs in groups(table, ["seed", "norm"]):
         whole = runs[runs["fate"] != select.DIVERGED].sort_values("lr")
@@ -57,7 +58,7 @@ def _highest_against_lower(case: Case) -> pd.DataFrame:
     rows = pd.DataFrame(found, columns=["seed", "variant", "run_id", "norm", "value"])
     if rows.empty:
         raise NotMeasuredError(
-            "no variant of batch normalisation was trained at two rates that do not diverge"
+            f"no seed has all of {', '.join(VARIANTS)}, one of them at two rates that do not diverge"
         )
     return rows.groupby(["norm", "seed"], as_index=False).agg(
         value=("value", "mean"), run_id=("run_id", "first")

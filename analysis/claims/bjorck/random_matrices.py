@@ -1,23 +1,19 @@
 """Products of random matrices (Bjorck et al. 2018, §5, App. C and K, Figs 8–10, 20, 21)."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analysis.claims.base import EVERYTHING, Case, Cell, Claim, NotMeasuredError
 from analysis.claims.bjorck._measured import MEDIAN, alone_times
 from analysis.claims.rules import seeds_for_signs
+from analysis.figures import UndrawableError, _randmat
 from analysis.tidy import groups
 from study.paths import RANDOM_MATRICES
 
 MOST = 20
 """Factors up to which growth is measured; fixed, so that it does not depend on how far somebody computed."""
-
-PRODUCTS = "products"
 
 
 def products(case: Case) -> pd.DataFrame:
@@ -27,21 +23,12 @@ def products(case: Case) -> pd.DataFrame:
     """
     found = case.tables.get(RANDOM_MATRICES)
     if found is None:
-        folders = {Path(p).parent / RANDOM_MATRICES for p in case.frames.runs["path"]}
-        files = sorted(f for folder in folders for f in folder.glob(f"{PRODUCTS}*.parquet"))
-        found = pd.concat([_read(f) for f in files], ignore_index=True) if files else None
-    if found is None or found.empty:
-        raise NotMeasuredError("no table of products of random matrices (python -m study.randmat)")
-    plain = found[(found["gain"] == 1) & (found["m"] <= MOST)]
-    return pd.DataFrame(plain[plain["n"] == plain["n"].max()])
-
-
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        found: pd.DataFrame = pq.read_table(path).to_pandas()
-    except (OSError, pa.ArrowException) as error:
-        raise NotMeasuredError(f"{path.name} cannot be read: {error}") from error
-    return found
+        try:
+            found = _randmat.table(case.frames, "products")
+        except UndrawableError as error:
+            why = str(error) or "no table of products of random matrices (python -m study.randmat)"
+            raise NotMeasuredError(why) from error
+    return pd.DataFrame(found[found["m"] <= MOST])
 
 
 def _growth(column: str, case: Case) -> pd.DataFrame:
@@ -79,7 +66,19 @@ CLAIMS = tuple(
         figures=figures,
     )
     for name, words, column, source, figures in (
-        ("condition_number", "condition number", "log10_condition", "§5, App. C, Figs 9, 20 and 21", ()),
-        ("largest_singular_value", "largest singular value", "log10_largest", "§5, Figs 8 and 10", ()),
+        (
+            "condition_number",
+            "condition number",
+            "log10_condition",
+            "§5, App. C and K, Figs 8–10, 20 and 21",
+            ("bjorck_fig09",),
+        ),
+        (
+            "largest_singular_value",
+            "largest singular value",
+            "log10_largest",
+            "§5, App. C and K, Figs 8–10",
+            ("bjorck_fig10",),
+        ),
     )
 )
