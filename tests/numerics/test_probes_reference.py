@@ -188,8 +188,11 @@ def test_gradient_agreement(norm: str) -> None:
     close(row["sum_abs"], d.abs().sum((0, 5)).flatten(), rtol=1e-5)
     close(row["gradient"], d.sum((0, 5)).flatten(), rtol=1e-4, atol=1e-9)
     close(row["image_abs"], d.sum(5).abs().sum(0).flatten(), rtol=1e-5, atol=1e-9)
-    close(row["a"], d.abs().sum((0, 5)).mean())
-    close(row["b"], d.sum((0, 5)).abs().mean())
+    a, b = d.abs().sum((0, 5)).mean(), d.sum((0, 5)).abs().mean()
+    close(row["a"], a)
+    close(row["b"], b)
+    close(row["ratio"], a / b)
+    close(row["image_ratio"], d.sum(5).abs().sum(0).mean() / b)
     loss(c).backward()
     close(row["gradient"], module.weight.grad.flatten(), rtol=1e-4, atol=1e-9)
     c.network.zero_grad()
@@ -207,6 +210,8 @@ def test_channel_pairs(norm: str) -> None:
         expected = [[float(g.abs().mean()) for g in out] for out in gradient]
         close(row["mean_abs"], torch.tensor(expected, dtype=torch.float64).flatten())
         close(row["input_mean"], [float(x[:, i].mean()) for i in range(x.shape[1])], atol=1e-9)
+        dead = [sum(v == 0 for v in x[:, i].flatten().tolist()) for i in range(x.shape[1])]
+        close(row["input_zeros"], [n * x.shape[1] / x.numel() for n in dead])
         values = np.linalg.svd(np.array(expected), compute_uv=False)
         close(row["top_share"], values[0] / values.sum())
 
@@ -225,6 +230,9 @@ def test_logit_gradients(norm: str) -> None:
         gradient.append([(p - (k == label)) / len(logits) for k, p in enumerate(probabilities)])
     close(row["gradient"], torch.tensor(gradient, dtype=torch.float64).flatten(), rtol=1e-5, atol=1e-8)
     close(row["mass"], mass)
+    close(row["top_mass"], max(mass))
+    positive = [sum(max(0.0, g[k]) for g in gradient) for k in range(probing.CLASSES)]
+    close(row["positive_share"], [p / sum(positive) for p in positive], rtol=1e-5)
     cosines = [
         np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.combinations(gradient, 2)
     ]
@@ -248,6 +256,9 @@ def test_class_gradients(norm: str) -> None:
         (row,) = [r for r in rows if (r["by"], r["class"]) == (by, k)]
         close(row["gradient"], weight.grad.flatten(), rtol=1e-4, atol=1e-9)
         close(row["mean_abs"], weight.grad.abs().mean())
+        close(row["max_abs"], max(abs(v) for v in weight.grad.flatten().tolist()), rtol=1e-4, atol=1e-9)
+        squares = sum(v * v for v in weight.grad.flatten().tolist())
+        close(row["kernel_norm"], math.sqrt(squares), rtol=1e-4, atol=1e-9)
         assert row["count"] == int((c.labels == k).sum())
         assert row["nonfinite"] == 0
         c.network.zero_grad()
@@ -268,6 +279,17 @@ def test_example_gradients(norm: str) -> None:
     per_image = terms(module, x, grad).sum(5).flatten(1) * len(x)
     close(row["gradient"], per_image[:, row["weight"]].T.flatten(), rtol=1e-4, atol=1e-9)
     loss(c).backward()
+    majority, leaning, skews = [], [], []
+    for values in per_image.T.tolist():
+        majority.append(max(sum(v > 0 for v in values), sum(v < 0 for v in values)) / len(values))
+        centre = sum(values) / len(values)
+        deviation = math.sqrt(sum((v - centre) ** 2 for v in values) / len(values))
+        if deviation > 0:
+            leaning.append(abs(centre) / deviation)
+            skews.append(abs(sum((v - centre) ** 3 for v in values)) / len(values) / deviation**3)
+    close(row["majority_share"], sum(majority) / len(majority))
+    close(row["mean_to_deviation"], sorted(leaning)[(len(leaning) - 1) // 2], rtol=1e-4)
+    close(row["skewness"], sorted(skews)[(len(skews) - 1) // 2], rtol=1e-4)
     mean = torch.tensor(row["gradient"], dtype=torch.float64).view(-1, len(x)).mean(1)
     close(mean, module.weight.grad.flatten()[row["weight"]], rtol=1e-4, atol=1e-8)
     c.network.zero_grad()
@@ -297,10 +319,18 @@ def test_loss_along_gradient(norm: str) -> None:
     close(row["initial_loss"], float(initial.detach()))
     close(row["loss"], losses)
     ratios = [x / float(initial.detach()) for x in losses]
-    beyond = [a for a, r in zip(row["alpha"], ratios, strict=True) if not r <= 1.05]
-    assert (row["past_1_05"] is None) == (not beyond)
-    if beyond:
-        assert row["alpha"][max(0, row["alpha"].index(beyond[0]) - 1)] <= row["past_1_05"] <= beyond[0]
+    close(row["ratio"], ratios)
+    for column, bound in (("past_1_05", 1.05), ("past_10", 10.0), ("past_1000", 1000.0)):
+        beyond = [a for a, r in zip(row["alpha"], ratios, strict=True) if not r <= bound]
+        assert (row[column] is None) == (not beyond)
+        if beyond:
+            assert row["alpha"][max(0, row["alpha"].index(beyond[0]) - 1)] <= row[column] <= beyond[0]
+    least = min(ratios)
+    assert (row["best_alpha"] is None) == (least >= 1)
+    if least < 1:
+        assert row["best_alpha"] == row["alpha"][ratios.index(least)]
+        close(row["best_ratio"], least)
+    close(row["gradient_norm"], math.sqrt(sum(float((g**2).sum()) for g in grads)))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -340,6 +370,10 @@ def test_gradient_tails(norm: str) -> None:
         close(row["mean"], sum(g) / len(g), rtol=1e-5, atol=1e-12)
         close(row["deviation"], math.sqrt(sum((g - g.mean()) ** 2) / len(g)))
         close(row["kurtosis"], np.mean((g - g.mean()) ** 4) / np.var(g) ** 2)
+        close(row["skewness"], np.mean((g - g.mean()) ** 3) / np.var(g) ** 1.5, rtol=1e-5, atol=1e-9)
+        q = np.quantile(g, [0.005, 0.995, 0.25, 0.75])
+        close(row["tail_ratio"], (q[1] - q[0]) / (q[3] - q[2]) / (2.5758293035489 / 0.67448975019608))
+        close(row["channel_abs"], [float(w.abs().mean()) for w in layer.module.weight.grad])
         close(row["quantiles"][4], np.median(g))
         assert sum(row["counts"]) == len(g)
         if layer.name == c.layer(90).name:

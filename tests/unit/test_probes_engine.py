@@ -103,7 +103,7 @@ def test_nothing_due_is_free() -> None:
 
 
 @pytest.mark.parametrize("where", ["captures", "hook", "measure", "table"])
-@pytest.mark.parametrize("schedule", ["init", "first:1", "epoch_end"])
+@pytest.mark.parametrize("schedule", ["init", "first:1", "every:1", "divergence", "epoch_end", "final"])
 def test_a_probe_that_fails_half_way(where: str, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = base.load("loss_along_gradient")
     sets = image_set()
