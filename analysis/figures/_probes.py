@@ -99,6 +99,11 @@ def numbers(value: Any) -> Floats:
     return np.asarray(value, dtype=float)
 
 
+def average(values: Floats) -> float:
+    """Mean; NaN of nothing."""
+    return float(values.mean()) if len(values) else float("nan")
+
+
 def titled(axes: Axes, norm: str, table: pd.DataFrame, more: str = "") -> None:
     """Name a norm's panel with its number of seeds."""
     axes.set_title(f"{norm}{more} ({seeds(table, norm)})")

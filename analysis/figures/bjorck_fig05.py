@@ -58,8 +58,8 @@ def by_layer(raw: pd.DataFrame) -> pd.DataFrame:
     """Mean over a layer's channels of their |mean| and deviation, for every layer of the main path."""
     raw = raw[(raw["side"] == "output") & raw["number"].notna()]
     data = raw[["norm", "seed", "number", "source", "nonfinite"]].assign(
-        mean=[float(np.abs(probes.numbers(v)).mean()) for v in raw["mean"]],
-        deviation=[float(np.sqrt(probes.numbers(v)).mean()) for v in raw["variance"]],
+        mean=[probes.average(np.abs(probes.numbers(v))) for v in raw["mean"]],
+        deviation=[probes.average(np.sqrt(probes.numbers(v))) for v in raw["variance"]],
         nonfinite=[int(np.nansum(probes.numbers(v))) for v in raw["nonfinite"]],
     )
     return data.sort_values(["norm", "seed", "source", "number"], ignore_index=True)

@@ -66,8 +66,10 @@ def draw(frames: Frames) -> style.Drawing:
 
 
 def matrix(row: object) -> "probes.Floats":
-    """Mean |gradient| by pair, outputs × inputs."""
-    return probes.numbers(row.mean_abs).reshape(int(row.outputs), int(row.inputs))  # type: ignore[attr-defined]
+    """Mean |gradient| by pair, outputs × inputs; NaN where it is not recorded."""
+    shape = int(row.outputs), int(row.inputs)  # type: ignore[attr-defined]
+    values = probes.numbers(row.mean_abs)  # type: ignore[attr-defined]
+    return values.reshape(shape) if values.size == shape[0] * shape[1] else np.full(shape, np.nan)
 
 
 def concentration(pairs: "probes.Floats") -> float:

@@ -5,6 +5,7 @@ import pandas as pd
 
 from analysis import style
 from analysis.figures import _probes as probes
+from analysis.figures.bjorck_fig07 import matrix
 from analysis.load import Frames
 from analysis.tidy import each, groups
 
@@ -57,7 +58,7 @@ def channels(table: pd.DataFrame) -> pd.DataFrame:
     """One row per input channel: mean, share of zeros, mean |gradient| of the weights that read it."""
     pieces = []
     for row in each(table):
-        pairs = probes.numbers(row.mean_abs).reshape(int(row.outputs), int(row.inputs))
+        pairs = matrix(row)
         zeros = probes.numbers(row.input_zeros)
         piece = {"mean": probes.numbers(row.input_mean), "zeros": zeros, "gradient": pairs.mean(0)}
         pieces.append(

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import style
+from analysis.figures import UndrawableError
 from analysis.figures import _probes as probes
 from analysis.load import Frames
 from analysis.tidy import each, groups
@@ -80,6 +81,8 @@ def thirds(data: pd.DataFrame) -> pd.DataFrame:
 
     Columns: norm, seed, third ("first" or "last"), spread, size.
     """
+    if data.empty:
+        raise UndrawableError("no layer of its tables has a number")
     last = max(probes.layers(data))
     where = {"first": data["number"] <= last / 3, "last": data["number"] > 2 * last / 3}
     found = [

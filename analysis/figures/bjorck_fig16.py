@@ -54,7 +54,7 @@ def ranked(table: pd.DataFrame) -> pd.DataFrame:
     Raises UndrawableError if there is none.
     """
     table = table[table["by"] == "logit"]
-    if table.empty:
+    if table.empty or not probes.layers(table):
         raise UndrawableError("no gradient was measured by logit column")
     table = table[table["number"] == probes.layers(table)[0]]
     rows = table[["norm", "seed", "class", "mean_abs"]].sort_values(

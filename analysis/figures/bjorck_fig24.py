@@ -59,8 +59,8 @@ def first_moments(frames: Frames) -> pd.DataFrame:
     raw = raw[raw["lr"] == raw["lr"].min()]
     raw = pd.concat([probes.at_layer(raw, n) for n in LAYERS])
     return raw[["run_id", "norm", "lr", "seed", "number", "step"]].assign(
-        mean=[float(np.abs(probes.numbers(v)).mean()) for v in raw["mean"]],
-        variance=[float(probes.numbers(v).mean()) for v in raw["variance"]],
+        mean=[probes.average(np.abs(probes.numbers(v))) for v in raw["mean"]],
+        variance=[probes.average(probes.numbers(v)) for v in raw["variance"]],
     )
 
 

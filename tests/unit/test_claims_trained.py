@@ -174,3 +174,14 @@ def test_the_best_rate_is_each_seeds_own_among_the_usual_ones():
     assert found["lr"].tolist() == [0.01, 0.01]
     assert found["value"].tolist() == [0.7, 0.6]
     assert select.rated(outcomes(rows)).set_index(["seed", "lr"]).loc[(1, 0.1), "score"] == 0.1
+
+
+def test_no_architecture_gets_more_tries_than_another():
+    T = select.TRAINED
+    rows = [(n, s, lr, T, 0.5 + lr) for n in ("bn", "bn_no_mean") for s in range(2) for lr in (0.1, 0.01)]
+    rows += [("bn", s, 0.003, T, 0.99) for s in range(2)]
+    found = select.best_by_seed(outcomes(rows))
+    assert set(found["lr"]) == {0.1}
+    assert set(select.best_by_seed(outcomes([r for r in rows if r[0] == "bn"]))["lr"]) == {0.003}
+    none = select.best_by_seed(outcomes([("bn", 0, 0.1, T, 0.5), ("ln", 0, 0.01, T, 0.5)]))
+    assert none.empty

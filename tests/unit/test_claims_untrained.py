@@ -173,3 +173,41 @@ def test_settings_are_judged_apart_but_what_training_alone_uses_does_not_part_un
     assert [(r.n, r.verdict) for r in results] == [((10, 10), Verdict.SUPPORTED)]
     apart = [r for r in claims.judge_all(joined) if r.claim.id == "later_steps_may_be_larger_with_bn"]
     assert [r.n for r in apart] == [(5, 5), (5, 5)]
+
+
+def _emptied(table):
+    """Every measured value missing: numbers NaN, lists null."""
+    keys = {"run_id", "norm", "step", "when", "layer", "number", "source", "side", "call", "share"} | {
+        "outputs",
+        "inputs",
+    }
+    return table.assign(**{c: None for c in table.columns if c not in keys})
+
+
+def _other_options(table):
+    """Without what the usual options add: noise images, gradients by logit column."""
+    for column, value in (("source", "noise"), ("by", "logit"), ("law", "without_replacement")):
+        table = table[table[column] != value] if column in table else table
+    return table
+
+
+MUTATIONS = {
+    "one layer": lambda t: t[t["number"].isna() | (t["number"] == t["number"].min())],
+    "no numbers": lambda t: t.assign(number=pd.NA),
+    "nothing measured": _emptied,
+    "one run": lambda t: t[t["run_id"] == t["run_id"].iloc[0]],
+    "no rows": lambda t: t.iloc[:0],
+    "never at init": lambda t: t[t["when"] != "init"],
+    "other options": _other_options,
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_tables_that_lack_something_are_no_stack_trace(name):
+    case = study(9, studies.TRUE, seeds=3)
+    probes = {k: MUTATIONS[name](t).reset_index(drop=True) for k, t in case.frames.probes.items()}
+    lacking = Case(
+        replace(case.frames, probes=probes), {"random_matrices": case.tables["random_matrices"].iloc[:1]}
+    )
+    for claim in CLAIMS:
+        assert judged(claim, lacking).verdict in {Verdict.NOT_RUN, Verdict.UNDETERMINED}

@@ -60,7 +60,7 @@ CLAIMS = (
         least_seeds=seeds_for_exact,
         measure=_brackets,
         varies=(WARM,),
-        sweep=("max_lr",),
+        sweep=("max_lr", "max_lr_warm_start"),
         figures=("fates",),
     ),
     Claim(
@@ -77,7 +77,7 @@ CLAIMS = (
         test=_higher,
         least_seeds=seeds_for_exact,
         measure=_brackets,
-        sweep=("max_lr",),
+        sweep=("max_lr", "max_lr_alternating"),
         figures=("fates",),
     ),
 )

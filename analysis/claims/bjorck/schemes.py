@@ -5,7 +5,7 @@ import pandas as pd
 
 from analysis import select
 from analysis.claims.base import Case, Cell, Claim
-from analysis.claims.bjorck.parts import best
+from analysis.claims.bjorck.parts import best_of
 from analysis.claims.rules import Evidence, every, larger, not_worse, seeds_for_exact, seeds_for_t
 
 SCHEMES = ("bn", "ln", "in", "gn")
@@ -16,6 +16,7 @@ SMALL_LOSS = 0.05
 """Accuracy that counts as a small loss."""
 
 INIT = "init.name"
+LSUV = (Cell("none", where=((INIT, "lsuv"),)), Cell("bn", where=((INIT, "xavier_normal"),)))
 
 
 def _all_worsen(*cells: pd.DataFrame) -> Evidence:
@@ -25,7 +26,7 @@ def _all_worsen(*cells: pd.DataFrame) -> Evidence:
 
 
 def _best_rate(case: Case) -> pd.DataFrame:
-    found = best(case)
+    found = best_of(Cell("bn"), Cell("ln"))(case)
     return found.assign(value=np.log10(found["lr"]))
 
 
@@ -83,7 +84,7 @@ CLAIMS = (
             "small loss of accuracy."
         ),
         source="§6",
-        cells=(Cell("none", where=((INIT, "lsuv"),)), Cell("bn", where=((INIT, "xavier_normal"),))),
+        cells=LSUV,
         estimator=(
             "mean last-epoch test accuracy at the best rate of each seed, LSUV without a norm minus bn; "
             "Welch's interval"
@@ -92,7 +93,7 @@ CLAIMS = (
         unit="accuracy",
         test=_small_loss,
         least_seeds=seeds_for_t,
-        measure=best,
+        measure=best_of(*LSUV),
         whole=True,
         varies=(INIT,),
         sweep=("lsuv", "fig01"),
