@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from scipy.stats import binomtest
+from scipy.special import bdtrc
 
 from study.status import Outcome
 
@@ -47,7 +47,9 @@ def stuck_at_chance(correct: int, n: int, chance: float, alpha: float = CHANCE_A
     """
     if n < 1:
         raise ValueError("stuck_at_chance needs at least one prediction")
-    return bool(binomtest(correct, n, chance, alternative="greater").pvalue > alpha)
+    return (
+        bool(bdtrc(correct - 1, n, chance) > alpha) if correct else True
+    )  # P(X ≥ correct), no approximation
 
 
 def fate_decided(correct: int, n: int, chance: float, evaluations: int) -> bool:

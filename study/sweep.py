@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
+from omegaconf._utils import get_yaml_loader
 
 from study.arguments import Parser
 from study.errors import ConfigError, StudyError, unknown
@@ -55,7 +56,7 @@ def read_sweep(path: Path) -> Sweep:
     from study.compose import quoted
 
     try:
-        content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        content: Any = yaml.load(path.read_text(), Loader=get_yaml_loader())  # reads 1e-4 as Hydra does
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
     except Exception as error:  # yaml has many ways to fail
