@@ -5,6 +5,7 @@ from study.execute import execute
 record = execute(compose(["lr=0.1", "norm=bn"]))
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -16,7 +17,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString, ValueType
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -24,12 +25,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from study import describe
-from study.config import RunConfig, from_mapping, to_mapping, with_values
-from study.errors import ConfigError, unknown
+from study.config import RunConfig, check_together, from_mapping, stored_config, to_mapping, with_values
+from study.errors import ConfigError, StudyError, unknown
+from study.paths import RunPaths
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 FROM = "from"
-NOT_REPEATED = ("runs_dir", "rerun", "sweep")
+NOT_REPEATED = ("runs_dir", "rerun", "stop_when_decided", "sweep")
 """Settings that `from=` does not take from the stored run: where runs go, and why it was asked for."""
 
 ConfigStore.instance().store(name="defaults", node=to_mapping(RunConfig()))
@@ -160,30 +162,27 @@ def choices(group: str) -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in (CONF / group).glob("*.yaml")))
 
 
-def load_stored(path: str | Path) -> dict[str, Any]:
-    """Read the config.yaml of a run (or the directory that holds one) as plain values."""
-    file = Path(path) / "config.yaml" if Path(path).is_dir() else Path(path)
+def load_stored(path: str | Path) -> RunConfig:
+    """Read the config.yaml of a run, or of the run directory given."""
+    file = RunPaths(Path(path)).config if Path(path).is_dir() else Path(path)
+    if not file.exists():
+        raise ConfigError(f"from={path}: there is no such file")
     try:
-        stored = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except FileNotFoundError:
-        raise ConfigError(f"from={path}: there is no such file") from None
-    except Exception as error:  # yaml has many ways to fail; all mean the same here
-        raise ConfigError(f"from={path} cannot be read: {str(error).splitlines()[0]}") from error
-    if not isinstance(stored, dict):
-        raise ConfigError(f"from={path} is not the config of a run")
-    return {str(k): v for k, v in stored.items()}
+        return stored_config(file)
+    except StudyError as error:
+        raise ConfigError(f"from={path} is not the config of a run: {error}") from error
 
 
 def by_hydra(overrides: Sequence[str]) -> dict[str, Any]:
     """Compose one run by Hydra alone; returns nested plain values, interpolations resolved."""
     config = _load(overrides)
     ours = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-    return _named(OmegaConf.to_container(ours, resolve=True), config)
+    return _named(_plain(ours, resolve=True), config)
 
 
 def by_hydra_launcher(overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the class and the options of the launcher that settings such as hydra/launcher=slurm choose."""
-    options: Any = OmegaConf.to_container(_load(overrides).hydra.launcher, resolve=True)
+    options: Any = _plain(_load(overrides).hydra.launcher, resolve=True)
     return str(options.pop("_target_")), options
 
 
@@ -194,15 +193,19 @@ def _compose(overrides: list[str], bases: dict[tuple[str, ...], RunConfig | None
         bases[structural] = _base(structural)
     base = bases[structural]
     if base is None:
-        return _finish(by_hydra(overrides))
+        made = _finish(by_hydra(overrides))
+        check_together(made)
+        return made
     values = {o.key_or_group: o.value() for o in parsed if _is_plain(o)}
-    return with_values(base, values) if values else base
+    made = with_values(base, values) if values else base
+    check_together(made)
+    return made
 
 
 def _base(structural: tuple[str, ...]) -> RunConfig | None:
     """Compose what plain values are set on; None where an interpolation might depend on one of them."""
     config = _load(structural)
-    base = _named(OmegaConf.to_container(config, resolve=False), config)
+    base = _named(_plain(config, resolve=False), config)
     if path := base[FROM]:
         other = [s for s in structural if not s.startswith(f"{FROM}=")]
         if other:
@@ -210,7 +213,7 @@ def _base(structural: tuple[str, ...]) -> RunConfig | None:
                 f"{FROM}= repeats a stored run; '{other[0]}' would replace a part of it. "
                 "Change single values instead, as in lr=0.1"
             )
-        stored = to_mapping(from_mapping(load_stored(path)))
+        stored = to_mapping(load_stored(path))
         return _finish(stored | {k: base[k] for k in NOT_REPEATED})
     return None if _interpolated(base) else _finish(base)
 
@@ -219,6 +222,13 @@ def _load(overrides: Sequence[str]) -> Any:
     try:
         return _loader().load_configuration("config", list(overrides), run_mode=RunMode.RUN)
     except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error)) from error
+
+
+def _plain(config: Any, *, resolve: bool) -> Any:
+    try:
+        return OmegaConf.to_container(config, resolve=resolve)
+    except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
 
 
@@ -260,7 +270,7 @@ def _interpolated(value: Any) -> bool:
 @lru_cache(maxsize=100_000)
 def _checked(text: str) -> Override:
     try:
-        override = OverridesParser.create().parse_override(text)
+        override = _number(text) or OverridesParser.create().parse_override(text)
     except HydraException as error:
         key, equals, value = text.partition("=")
         if not equals:
@@ -271,9 +281,24 @@ def _checked(text: str) -> Override:
         ) from error
     if override.key_or_group.startswith("hydra.sweeper.params"):
         raise ConfigError(f"'{text}': give a grid as settings, as in lr=0.1,0.003")
-    if not override.is_hydra_override():
+    if override.key_or_group == "hydra/launcher":
+        _check_choice(override, (*choices("hydra/launcher"), "basic"))
+    elif not override.is_hydra_override():
         _check_key(override, text)
     return override
+
+
+def _number(text: str) -> Override | None:
+    """Read setting=NUMBER as Hydra's parser does, which takes a hundred times as long; None for all else."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    name, number, fraction, exponent = found.groups()
+    value = float(number) if fraction or exponent else int(number)
+    return Override(OverrideType.CHANGE, name, ValueType.ELEMENT, value, input_line=text)
+
+
+_NUMBER = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?)")
 
 
 def _check_key(override: Override, text: str) -> None:
@@ -281,6 +306,8 @@ def _check_key(override: Override, text: str) -> None:
     known = groups()
     if override.package is not None:
         raise ConfigError(f"'{text}': a group cannot be moved with '@'")
+    if key == "norm.name":
+        raise ConfigError(f"'{text}': the name follows from the switches; write norm=NAME")
     if override.type is OverrideType.DEL:
         raise ConfigError(f"'{text}': a setting cannot be removed; for no normalisation write norm=none")
     if key in known:

@@ -15,16 +15,17 @@ from typing import Any
 
 from study import device as devices
 from study import ownership
-from study.config import RunConfig
+from study.config import RunConfig, stored_config
 from study.data.loading import load
 from study.errors import ConfigError, OwnedElsewhereError, StudyError
 from study.identity import run_id, scientific
+from study.opening import record_failure
 from study.ownership import claim, claimed
 from study.paths import RERUN, RunPaths
-from study.records import read_record
-from study.running import Progress, Report, Running, drop_progress, stored_config
+from study.records import DamagedRunError, read_record
+from study.running import Progress, Report, Running, drop_progress
 from study.state import TrainState
-from study.status import Status
+from study.status import Status, enough
 
 __all__ = ["Progress", "execute", "run_paths"]
 
@@ -32,7 +33,7 @@ __all__ = ["Progress", "execute", "run_paths"]
 def execute(
     config: RunConfig, *, report: Report | None = None, stop: Callable[[], bool] | None = None
 ) -> dict[str, Any]:
-    """Bring a run to its end and return its run.json; a finished one is returned as it is.
+    """Bring a run to its end and return its run.json; one that is as far as asked is returned as it is.
 
     `report` hears of progress about twice a second. When `stop()` turns true the run writes a checkpoint, is
     marked preempted and returns. Raises ConfigError before anything is written; OwnedElsewhereError if
@@ -44,21 +45,20 @@ def execute(
         if _aside(final).exists():
             with _swapping(final):
                 _complete_swap(final)
-        finished = _finished(final, config)
-        if finished and not config.rerun:
+        finished = None if config.rerun else _finished(final, config)
+        if finished:
             return finished
-        device = devices.prepare(config)
-        state = TrainState(config, load(config.data, device), device)
+        paths = final.rerun if config.rerun else final
+        state = _built(config, paths)
         if state.steps_per_epoch == 0 and config.epochs > 0:
             raise ConfigError(
                 f"batch_size={config.batch_size} is out of range: there are only "
                 f"{len(state.image_set.train)} training images, and incomplete batches are dropped"
             )
-        paths = RunPaths(final.root.parent / RERUN / final.run_id) if config.rerun else final
         with claim(paths) as held:
             record = _finished(paths, config)
             if record is None:
-                record = Running(state, paths, held, report, stop, read_record(final)).execute()
+                record = Running(state, paths, held, report, stop, _repeated(final)).execute()
         if config.rerun and record["status"] == Status.FINISHED:
             with _swapping(final):
                 _swap(paths, final)
@@ -70,16 +70,39 @@ def run_paths(config: RunConfig) -> RunPaths:
     return RunPaths(Path(config.runs_dir) / run_id(config))
 
 
+def _repeated(final: RunPaths) -> dict[str, Any] | None:
+    """Return the record that a rerun will replace; a damaged one has nothing to hand on."""
+    try:
+        return read_record(final)
+    except DamagedRunError:
+        return None
+
+
+def _built(config: RunConfig, paths: RunPaths) -> TrainState:
+    """Load the data and build the network; an exception that is no refusal is recorded."""
+    try:
+        device = devices.prepare(config)
+        return TrainState(config, load(config.data, device), device)
+    except StudyError:
+        raise
+    except Exception as error:
+        with contextlib.suppress(OSError, StudyError), claim(paths) as held:
+            record_failure(config, paths, held, error)
+        raise
+
+
 def _finished(paths: RunPaths, config: RunConfig) -> dict[str, Any] | None:
     record = read_record(paths)
-    if record is None or record["status"] != Status.FINISHED:
+    if record is None or record["status"] not in enough(config.stop_when_decided):
         return None
-    if paths.config.exists() and scientific(stored_config(paths)) != scientific(config):
+    if paths.config.exists() and scientific(stored_config(paths.config)) != scientific(config):
         raise ConfigError(f"{paths.config} holds another config than the one requested under its id")
-    killed_at_the_end = paths.checkpoint.exists() or paths.parts.exists() or claimed(paths)
+    progress = record["status"] == Status.FINISHED and (paths.checkpoint.exists() or paths.parts.exists())
+    killed_at_the_end = progress or claimed(paths)
     if killed_at_the_end:
         with contextlib.suppress(OwnedElsewhereError), claim(paths):
-            drop_progress(paths)
+            if progress:
+                drop_progress(paths)
     ownership.tag(paths, config.sweep)
     return read_record(paths)
 

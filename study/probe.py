@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from study.config import ProbesConfig, RunConfig, from_mapping
+from study.config import ProbesConfig, RunConfig, stored_config
 from study.errors import ConfigError, StudyError, unknown
 from study.paths import RunPaths
 from study.records import read_record, write_table
@@ -118,8 +118,6 @@ def _parsed(words: Sequence[str]) -> tuple[RunPaths, ProbesConfig, str]:
 
 def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
     """Return a finished run's config, and the steps and epochs it did."""
-    import yaml
-
     record = read_record(paths)
     if record is None:
         raise StudyError(f"there is no run at {paths.root}")
@@ -129,10 +127,7 @@ def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
         raise StudyError(
             f"{paths.run_id} kept no final weights (keep_weights=false); only at=init is possible"
         )
-    try:
-        run = from_mapping(yaml.safe_load(paths.config.read_text()))
-    except (OSError, yaml.YAMLError) as error:
-        raise StudyError(f"{paths.config} cannot be read: {error}") from error
+    run = stored_config(paths.config)
     return run, int(record["steps_done"]), run.epochs
 
 
@@ -143,7 +138,9 @@ def _load_weights(state: "TrainState", paths: RunPaths) -> None:
         weights = torch.load(paths.weights, map_location=state.device, weights_only=True)
         state.network.load_state_dict(weights)
     except Exception as error:
-        raise StudyError(f"{paths.weights} cannot be read: {error}") from error
+        raise StudyError(
+            f"{paths.weights} is damaged or of another network; rerun=true trains it again"
+        ) from error
 
 
 if __name__ == "__main__":

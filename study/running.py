@@ -2,29 +2,26 @@
 
 import contextlib
 import io
-import logging
 import os
 import shutil
-import socket
 import time
 import traceback
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import torch
-import yaml
 
 from study import device as devices
 from study import provenance, records, trackers
-from study.config import RunConfig, from_mapping, to_mapping
-from study.criteria import plateau_reached
+from study.config import stored_config
+from study.criteria import fate_decided, plateau_reached
 from study.data.batches import majority_share
 from study.divergence import first_bad_layer
 from study.errors import ConfigError, StudyError
-from study.identity import depth_of, scientific
+from study.identity import scientific
+from study.opening import close_log, described, now, open_log, write_config
 from study.ownership import Claim, OwnershipLostError
 from study.paths import RunPaths
 from study.records import Rows, read_record, write_json
@@ -68,6 +65,7 @@ class Running:
         self._buffer: list[Row] = []
         self._began = self._last_checkpoint = time.monotonic()
         self._last_report = 0.0
+        self._decided = False
         self.record: dict[str, Any] = {}
         if self.run.probes.measure:
             self._attach_probes()
@@ -77,11 +75,10 @@ class Running:
         self._refuse_other_config()
         self.record = self._opening_record()
         if not self.paths.config.exists():
-            text = yaml.safe_dump(to_mapping(self.run), sort_keys=False)
-            records.write_bytes(self.paths.config, text.encode())
+            write_config(self.run, self.paths)
         resumed = self._load_checkpoint()
         self._publish(status=Status.RUNNING)
-        self.log = _log(self.paths.log)
+        self.log = open_log(self.paths.log)
         self.tracker = trackers.build(self.run, self.paths, self.record)
         try:
             self.log.info(
@@ -97,7 +94,7 @@ class Running:
             raise
         finally:
             self.tracker.finish(self.record)
-            _close(self.log)
+            close_log(self.log)
         return self.record
 
     # What the training loop tells and asks (train.Events).
@@ -110,6 +107,9 @@ class Running:
                 self.log.info(
                     "epoch %d: test accuracy %.4f, loss %.4g", row["epoch"], row["accuracy"], row["loss"]
                 )
+                if self.run.stop_when_decided:
+                    correct, n = round(row["accuracy"] * row["n"]), row["n"]
+                    self._decided = fate_decided(correct, n, self.record["chance"], self.run.epochs)
 
     def progress(self, loss: float, accuracy: float) -> None:
         """Pass progress on, at most twice a second."""
@@ -124,8 +124,8 @@ class Running:
         return time.monotonic() - self._last_checkpoint >= self.run.checkpoint_seconds
 
     def stop(self) -> bool:
-        """Whether the run was told to stop."""
-        return self._stop is not None and self._stop()
+        """Whether the run was told to stop, or may because its fate is decided."""
+        return self._decided or (self._stop is not None and self._stop())
 
     def checkpoint(self) -> None:
         """Write the rows so far as parts, then the checkpoint that names them."""
@@ -174,6 +174,11 @@ class Running:
 
     def _finish(self, ending: Ending) -> None:
         """Publish the end; run.json is written last, so that what it says is true whenever it is seen."""
+        if ending is Ending.STOPPED and self._decided:
+            self.rows_store.join()
+            self.log.info("stopped at step %d: it has left chance", self.state.step)
+            self._publish(status=Status.STOPPED, outcome=Outcome.TRAINED)
+            return
         if ending is Ending.STOPPED:
             self.log.info("preempted at step %d", self.state.step)
             self._publish(status=Status.PREEMPTED)
@@ -246,14 +251,14 @@ class Running:
             ),
             "steps_done": self.state.step,
             "seconds": round(self._seconds(), 3),
-            "updated": _now(),
+            "updated": now(),
             **changes,
         }
         write_json(self.paths.record, self.record)
 
     def _refuse_other_config(self) -> None:
         if self.paths.config.exists():
-            stored = stored_config(self.paths)
+            stored = stored_config(self.paths.config)
             if scientific(stored) != scientific(self.run):
                 raise ConfigError(
                     f"{self.paths.config} holds another config than the one that asks for this directory; "
@@ -263,23 +268,8 @@ class Running:
     def _opening_record(self) -> dict[str, Any]:
         old = read_record(self.paths) or {}
         run, sets = self.run, self.state.image_set
-        sweeps = list((old or self._repeated).get("sweeps", []))
-        if run.sweep and run.sweep not in sweeps:
-            sweeps.append(run.sweep)
-        return {
-            "schema": records.SCHEMA_VERSION,
-            "run_id": self.paths.run_id,
+        return described(run, self.paths, old or self._repeated) | {
             "status": Status.RUNNING,
-            "norm": run.norm.name,
-            "lr": run.lr,
-            "seed": run.seed,
-            "model": run.model.name,
-            "depth": depth_of(run),
-            "data": run.data.name,
-            "experiment": run.experiment,
-            "scale": run.scale,
-            "sweeps": sweeps,
-            "scientific": scientific(run),
             "n_classes": sets.n_classes,
             "chance": majority_share(sets.test),
             "n_train": len(sets.train),
@@ -287,15 +277,11 @@ class Running:
             "conv_biases": self.state.network.conv_biases(),
             "unnormalised": list(self.state.network.unnormalised),
             "steps_total": self.total,
-            "versions": provenance.versions(),
-            "threads": run.threads,
             "device": devices.describe(self.state.device),
-            "git": provenance.git(),
             "code_changed": provenance.code_changed() or old.get("code_changed"),
-            "host": socket.gethostname(),
             "wandb_id": trackers.identity(run, self.paths.run_id, old.get("wandb_id")),
             "probe_failures": list(old.get("probe_failures", [])),
-            "created": old.get("created", _now()),
+            "created": old.get("created", now()),
             "restarts": int(old.get("restarts", -1)) + 1,
         }
 
@@ -309,14 +295,6 @@ def drop_progress(paths: RunPaths) -> None:
     shutil.rmtree(paths.parts, ignore_errors=True)
 
 
-def stored_config(paths: RunPaths) -> RunConfig:
-    """Return the config of a run directory; raises DamagedRunError if it cannot be read."""
-    try:
-        return from_mapping(yaml.safe_load(paths.config.read_text()))
-    except (OSError, yaml.YAMLError) as error:
-        raise records.DamagedRunError(f"{paths.config} cannot be read: {error}") from error
-
-
 def _save(path: Path, value: Any) -> None:
     """Write through memory: torch's own writer turns a full disk into an error of its own."""
     data = io.BytesIO()
@@ -325,23 +303,3 @@ def _save(path: Path, value: Any) -> None:
         file.write(data.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-
-
-def _log(path: Path) -> logging.Logger:
-    logger = logging.getLogger(f"study.run.{path.parent.name}")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger.addHandler(handler)
-    return logger
-
-
-def _close(logger: logging.Logger) -> None:
-    for handler in list(logger.handlers):
-        handler.close()
-        logger.removeHandler(handler)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.table import Table
 
 from study import describe
 from study.arguments import Parser, counted
-from study.config import RunConfig, from_mapping, to_mapping
+from study.config import RunConfig, stored_config, to_mapping
 from study.errors import ConfigError, StudyError, unknown
 from study.launch.cost import duration
 from study.launch.results import result
@@ -91,11 +90,7 @@ def resolve(runs_dir: Path, name: str) -> RunPaths:
 
 def stored_settings(paths: RunPaths) -> dict[str, Any]:
     """Return a run's settings, flat, from its config.yaml."""
-    try:
-        config = from_mapping(yaml.safe_load(paths.config.read_text()))
-    except (OSError, yaml.YAMLError) as error:
-        raise DamagedRunError(f"{paths.config} cannot be read: {error}") from error
-    return dict(_flat(to_mapping(config), ""))
+    return dict(_flat(to_mapping(stored_config(paths.config)), ""))
 
 
 def size(paths: RunPaths) -> int:
@@ -166,10 +161,7 @@ def _row(run: Run) -> list[str]:
     bytes_ = _bytes(size(run.paths))
     if run.status is None:
         return [run.paths.run_id, "damaged", "", "", "", "", bytes_]
-    try:
-        found = result(run.paths, run.status, dict(run.record) or None)
-    except (OSError, ValueError, KeyError):
-        return [run.paths.run_id, str(run.status), "damaged metrics", "", "", "", bytes_]
+    found = result(run.paths, run.status, dict(run.record) or None)
     outcome = found.outcome if run.status in (Status.FINISHED, Status.STOPPED) else ""
     seconds = "" if found.seconds is None else duration(found.seconds)
     return [

@@ -23,14 +23,15 @@ from typing import Any
 
 from study import trackers
 from study.config import RunConfig
-from study.errors import ConfigError, StudyError, unknown
+from study.errors import ConfigError, unknown
 from study.launch import child, machine, validate
 from study.launch.plan import Plan, Trial, mark
 from study.launch.table import Display, Line, State
 from study.ownership import is_alive, owner_of
 from study.status import Status
 
-PRELOAD = ["study.launch._forkserver", "study.execute", "study.launch.child"]
+PRELOAD = ["study.launch._forkserver", "study.execute", "study.launch.child", "pandas", "pyarrow.compute"]
+"""Imported once for all trials; the last two are what pyarrow imports when it makes its first table."""
 TICK_SECONDS = 0.2
 SHARED_SECONDS = 1.0
 """Time between two looks at trials that another launch is working on."""
@@ -72,14 +73,14 @@ def launch(plan: Plan, options: Options | None = None, display: Display | None =
         _refuse_unrunnable(plan, context)
     display.plan(plan, machine.at_once(plan.todo, options.workers if options else 0))
     if not plan.todo:
-        _mark(plan.trials, display)
+        note_sweeps(plan.trials, display)
         _show_agent(plan)
         return display.final()
-    _mark(plan.trials, display)
+    note_sweeps(plan.trials, display)
     pool = Pool(plan, options or Options(), display, context)
     with _signals(pool), display:
         pool.run()
-    _mark(_seen_again(plan.todo), display)  # others may have finished some
+    note_sweeps((t.look() for t in plan.todo), display)  # others may have finished some
     if not pool.stopping:
         _show_agent(plan)
     code = display.final()
@@ -113,13 +114,8 @@ def _show_agent(plan: Plan) -> None:
                 show_agent(trial.config, trial.paths)
 
 
-def _seen_again(trials: Iterable[Trial]) -> Iterator[Trial]:
-    for trial in trials:
-        with contextlib.suppress(StudyError):  # a damaged record is in the final table
-            yield trial.look()
-
-
-def _mark(trials: Iterable[Trial], display: Display) -> None:
+def note_sweeps(trials: Iterable[Trial], display: Display) -> None:
+    """Note in runs that are done already that this sweep asked for them too."""
     for trial in mark(trials):
         display.say(
             f"{trial.run_id} is owned by {owner_of(trial.paths)}: sweep={trial.config.sweep} not noted"

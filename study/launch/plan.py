@@ -1,5 +1,6 @@
 """What is to be done: trials without duplicates, what is on disk already, and what the rest will cost."""
 
+import functools
 import json
 import os
 from collections import Counter
@@ -15,8 +16,8 @@ from study.identity import run_id, scientific
 from study.launch import cost
 from study.ownership import observed_status, tag
 from study.paths import RunPaths
-from study.records import read_record
-from study.status import DONE, Status
+from study.records import DamagedRunError, read_record
+from study.status import Status, enough
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Trial:
     status: Status
     record: dict[str, Any] | None
     """run.json as it was when we looked."""
+    damage: str = ""
+    """Why run.json cannot be read; such a trial counts as failed until it is deleted or rerun."""
 
     @property
     def run_id(self) -> str:
@@ -37,20 +40,21 @@ class Trial:
     @property
     def done(self) -> bool:
         """Whether a launch leaves it alone."""
-        return self.status in DONE and not self.config.rerun
+        return self.status in enough(self.config.stop_when_decided) and not self.config.rerun
 
     @property
     def share(self) -> float:
-        """Share of its steps that are behind it."""
-        if self.record is None or self.status is Status.WAITING:
+        """Share of its steps that are behind it; of a rerun, those of the repetition."""
+        record = _observed(self.paths.rerun)[1] if self.config.rerun else self.record
+        if record is None:
             return 0.0
-        total = self.record.get("steps_total") or 0
-        return min(1.0, self.record.get("steps_done", 0) / total) if total else 0.0
+        total = record.get("steps_total") or 0
+        return min(1.0, record.get("steps_done", 0) / total) if total else 0.0
 
     def look(self) -> "Trial":
         """Return the trial as it stands on disk now."""
-        record = read_record(self.paths)
-        return replace(self, record=record, status=observed_status(self.paths, record))
+        status, record, damage = _observed(self.paths)
+        return replace(self, status=status, record=record, damage=damage)
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Plan:
         """Number of trials by status."""
         return Counter(t.status for t in self.trials)
 
+    @functools.cached_property
     def estimates(self) -> list[float | None]:
         """Seconds that each trial in `todo` still needs on the machine its likes ran on; None if unknown."""
         measured = cost.measure({t.paths.root.parent for t in self.todo})
@@ -91,8 +96,14 @@ class Plan:
                 f"{len(unmeasured)} finished without the probes asked for; to measure them now: "
                 f"python -m study.probe {unmeasured[0].paths.root} probes={unmeasured[0].config.probes.name}"
             )
+        added = [t for t in todo if t.config.rerun and _has_other_probes(t)]
+        if added:
+            lines.append(
+                f"the rerun drops probe tables that were added later to {counted(len(added), 'run')}, as to "
+                f"{added[0].run_id}; study.probe measures them again"
+            )
         if todo:
-            lines.append(_estimate(self.estimates(), at_once))
+            lines.append(_estimate(self.estimates, at_once))
         return "\n".join(lines)
 
 
@@ -105,7 +116,9 @@ def make_plan(configs: Iterable[RunConfig]) -> Plan:
     asked = 0
     for config in configs:
         asked += 1
-        wanted.setdefault(Path(config.runs_dir) / run_id(config), config)
+        known = wanted.setdefault(path := Path(config.runs_dir) / run_id(config), config)
+        if known.stop_when_decided and not config.stop_when_decided:
+            wanted[path] = config  # who wants it whole gets it
     present = {folder: _entries(folder) for folder in {path.parent for path in wanted}}
     trials = [
         _trial(RunPaths(path), config, exists=path.name in present[path.parent])
@@ -119,7 +132,8 @@ def mark(trials: Iterable[Trial]) -> list[Trial]:
 
     To be called before the trials run, and with a fresh look after them: others may have finished some.
     """
-    return [t for t in trials if t.status in DONE and not tag(t.paths, t.config.sweep)]
+    asked = (t for t in trials if t.status in enough(t.config.stop_when_decided))
+    return [t for t in asked if not tag(t.paths, t.config.sweep)]
 
 
 def differing(configs: Sequence[RunConfig]) -> list[str]:
@@ -132,17 +146,33 @@ def differing(configs: Sequence[RunConfig]) -> list[str]:
 def _trial(paths: RunPaths, config: RunConfig, exists: bool) -> Trial:
     if not exists:
         return Trial(config, paths, Status.WAITING, None)
-    record = read_record(paths)
+    status, record, damage = _observed(paths)
     if record is not None and record.get("scientific") != _as_stored(scientific(config)):
         raise ConfigError(
             f"{paths.root} holds another config than the one that asks for this directory; move it away"
         )
-    return Trial(config, paths, observed_status(paths, record), record)
+    return Trial(config, paths, status, record, damage)
+
+
+def _observed(paths: RunPaths) -> tuple[Status, dict[str, Any] | None, str]:
+    """Status and record of a run directory, and what is wrong with the record if it cannot be read."""
+    try:
+        record = read_record(paths)
+        return observed_status(paths, record), record, ""
+    except DamagedRunError as error:
+        return Status.FAILED, None, str(error)
+
+
+def _asked_probes(trial: Trial) -> set[str]:
+    return {entry.partition("@")[0] for entry in trial.config.probes.measure}
 
 
 def _lacks_probes(trial: Trial) -> bool:
-    names = {entry.partition("@")[0] for entry in trial.config.probes.measure}
-    return any(not trial.paths.probe(name).exists() for name in names)
+    return any(not trial.paths.probe(name).exists() for name in _asked_probes(trial))
+
+
+def _has_other_probes(trial: Trial) -> bool:
+    return bool({p.stem for p in trial.paths.probes.glob("*.parquet")} - _asked_probes(trial))
 
 
 def _entries(folder: Path) -> frozenset[str]:

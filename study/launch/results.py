@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.criteria import fate
@@ -21,13 +22,20 @@ class Result:
     last: float | None
     """Test accuracy after the last epoch."""
     seconds: float | None
+    damaged: bool = False
+    """Whether the run has finished but its metrics cannot be read."""
 
 
 def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Result:
-    """Read the result of a run from its record and its metrics."""
+    """Read the result of a run from its record and its metrics; the words say so if they are damaged."""
     if record is None or status not in (Status.FINISHED, Status.STOPPED):
         return Result(str(status), None, None, record.get("seconds") if record else None)
-    rows = _test_rows(paths)
+    try:
+        rows = _test_rows(paths)
+    except (OSError, pa.ArrowException):
+        name = paths.metrics.name
+        what = f"{name} is {'damaged' if paths.metrics.exists() else 'missing'}"
+        return Result(f"{record['outcome']}, but {what}", None, None, record["seconds"], damaged=True)
     accuracies = [accuracy for accuracy, _ in rows if accuracy is not None]
     accuracy, n = rows[-1] if rows else (None, None)
     without = "not trained" if record.get("steps_total") == 0 else str(record["outcome"])
@@ -38,9 +46,10 @@ def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Re
 
 def _test_rows(paths: RunPaths) -> list[tuple[float | None, int]]:
     """(accuracy, images) of every evaluation on the test set, in order."""
-    if not paths.metrics.exists():
-        return []
-    table = pq.read_table(
-        paths.metrics, columns=["step", "accuracy", "n"], filters=[("split", "=", "test")]
-    ).sort_by("step")
-    return list(zip(table["accuracy"].to_pylist(), table["n"].to_pylist(), strict=True))
+    source = pa.BufferReader(paths.metrics.read_bytes())  # a third of the time of read_table's own way
+    columns = ["step", "accuracy", "n", "split"]
+    table = pq.ParquetFile(source).read(columns=columns, use_threads=False)
+    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
+    return [
+        (accuracy, n) for _, accuracy, n, split in sorted(rows, key=lambda row: row[0]) if split == "test"
+    ]

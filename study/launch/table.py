@@ -16,7 +16,6 @@ from rich.text import Text
 
 from study import describe
 from study.config import RunConfig
-from study.errors import StudyError
 from study.identity import scientific
 from study.launch.cost import duration
 from study.launch.plan import Plan, Trial, differing
@@ -84,10 +83,7 @@ class Line:
 
     def result(self) -> Result:
         """Read from disk what came of the trial; a failure that left no record is still a failure."""
-        try:
-            found = result(self.trial.paths, self.trial.status, self.trial.record)
-        except (StudyError, OSError, ValueError, KeyError) as error:
-            return Result(f"damaged: {error}", None, None, None)
+        found = result(self.trial.paths, self.trial.status, self.trial.record)
         return replace(found, outcome=str(self.state)) if self.state is State.FAILED else found
 
     @property
@@ -115,7 +111,7 @@ class Display:
             state = State.DONE if trial.done else State.WAITING
             self.lines[trial.run_id] = Line(trial, label(trial.config, names), self, state)
         self.names = names
-        self.estimates = plan.estimates() if plan.todo else []
+        self.estimates = plan.estimates if plan.todo else []
         self.say(plan.summary(self.at_once))
 
     def line(self, trial: Trial) -> Line:
@@ -167,8 +163,8 @@ class Display:
         lines = list(self.lines.values())
         bad = [x for x in lines if x.state is not State.DONE]
         shown = lines if len(lines) <= MAX_ROWS else bad[:MAX_ROWS]
+        results = [x.result() for x in shown]
         if shown:
-            results = [x.result() for x in shown]
             self.console.print(outcome_table([x.trial for x in shown], [x.label for x in shown], results))
         counts = Counter(str(x.state) for x in lines)
         if bad or len(shown) < len(lines):
@@ -179,7 +175,10 @@ class Display:
             self.say(f"failed: {line.label}: {line.reason}{where}")
         if any(x.state in (State.INTERRUPTED, State.WAITING, State.SHARED) for x in lines):
             self.say("the same command goes on where this one stopped")
-        return 1 if bad else 0
+        damaged = [x for x, found in zip(shown, results, strict=True) if found.damaged]
+        for line in damaged:
+            self.say(f"damaged: {line.label}: run it again with rerun=true ({line.trial.paths.metrics})")
+        return 1 if bad or damaged else 0
 
     def _live_table(self) -> Group:
         table = Table(box=None, pad_edge=False, header_style="dim")

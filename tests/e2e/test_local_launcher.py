@@ -1,6 +1,7 @@
 """The local launcher under fire: crashes, interrupts, a second launch, its own death."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -12,9 +13,11 @@ import psutil
 import pytest
 
 from study.compose import compose
+from study.launch.local import fork_server
 from study.launch.plan import make_plan
 from study.ownership import observed_status, owner_of
 from study.paths import run_dirs
+from study.provenance import git
 from study.records import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +114,27 @@ def test_a_trial_that_is_refused_is_named_and_leaves_nothing(tmp_path, launched)
 
 
 @pytest.mark.slow
+def test_damaged_runs_are_named_harm_no_other_and_are_mended_by_a_rerun(tmp_path, launched):
+    args = ("-m", "scale=smoke", "epochs=1", "seed=0,1,2", f"runs_dir={tmp_path}")
+    assert launched(*args).wait() == 0
+    first, second, third = run_dirs(tmp_path)
+    first.record.write_text('{"status":')
+    second.metrics.write_bytes(b"PAR1")
+    third.metrics.unlink()
+    launch = launched(*args, "seed=0,1,2,3")
+    told = launch.communicate()[0]
+    assert launch.returncode == 1
+    assert f"delete {first.root} to run it again" in told
+    assert "metrics.parquet is damaged" in told
+    assert "metrics.parquet is missing" in told
+    assert len(run_dirs(tmp_path)) == 4
+    mended = launched(*args, "rerun=true")
+    told = mended.communicate()[0]
+    assert mended.returncode == 0, told
+    assert statuses(tmp_path) == ["finished"] * 4
+    assert all(p.metrics.exists() for p in run_dirs(tmp_path))
+
+
 def test_a_second_interrupt_kills_at_once(tmp_path, launched):
     patient = ("hydra.launcher.workers=2", "hydra.launcher.grace_seconds=1000")
     launch = launched("-m", *LONG, "seed=0,1", f"runs_dir={tmp_path}", *patient)
@@ -174,3 +198,19 @@ def test_a_crash_in_c_code_reaches_the_log(tmp_path, launched):
     (paths,) = run_dirs(tmp_path)
     assert "Segmentation fault" in paths.log.read_text()
     assert str(paths.log) in printed
+
+
+def _shared(pipe):
+    pipe.send((gc.get_freeze_count(), git.cache_info().currsize, "torch" in sys.modules))
+
+
+def test_what_trials_share_is_done_once_by_the_fork_server():
+    context = fork_server([compose(["scale=smoke"])])
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_shared, args=(theirs,))
+    process.start()
+    frozen, known, torch_there = mine.recv()
+    process.join()
+    assert frozen > 100_000, "memory of the imports is not frozen"
+    assert known == 1, "each trial asks git again"
+    assert torch_there

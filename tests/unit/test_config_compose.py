@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from study import compose as composing
 from study import naming
@@ -88,6 +89,14 @@ def _forget():
         ("lr", ["'lr'", "setting=value"]),
         ("lr=[0.1", ["cannot read", "Quote"]),
         ("norm@model=bn", ["cannot be moved"]),
+        ("norm.name=foo", ["norm.name=foo", "write norm=NAME"]),
+        ("device=tpu", ["device='tpu'", "cuda"]),
+        ("device=cuda:x", ["device='cuda:x'"]),
+        ("schedule.milestones=[0.75,0.5]", ["[0.75, 0.5] must increase"]),
+        ("schedule.milestones=[0.5,0.5]", ["must increase"]),
+        ("schedule.max_drops=1", ["schedule.max_drops has no effect"]),
+        ("lr=${nope}", ["nope"]),
+        ("hydra/launcher=slrum", ["slrum", "'slurm'", "local"]),
         ("from=/no/such/config.yaml", ["/no/such/config.yaml", "no such file"]),
     ],
 )
@@ -183,6 +192,25 @@ def test_a_grid_that_a_single_run_ignores_is_named():
         expand(["hydra.sweeper.params.lr=1"])
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["lr=0.1", "lr=1e-05", "lr=-2.50E+3", "seed=12", "seed=-1", "seed=0", "data.size=16", "epochs=1e5"],
+)
+def test_numbers_are_read_as_hydra_reads_them(text):
+    fast, own = composing._number(text), OverridesParser.create().parse_override(text)
+    assert (fast.key_or_group, fast.type, fast.value_type) == (own.key_or_group, own.type, own.value_type)
+    assert repr(fast.value()) == repr(own.value())
+    assert fast.input_line == own.input_line
+    assert fast.is_sweep_override() == own.is_sweep_override()
+
+
+@pytest.mark.parametrize(
+    "text", ["seed=007", "lr=.5", "lr=1_000", "lr=inf", "lr=0.1,0.2", "norm=bn", "+lr=1"]
+)
+def test_what_is_no_plain_number_is_left_to_hydra(text):
+    assert composing._number(text) is None
+
+
 def test_the_fast_path_equals_hydras_own_result():
     draw = random.Random(0)
     options = {
@@ -191,7 +219,7 @@ def test_the_fast_path_equals_hydras_own_result():
         "scale": ["smoke", "laptop", "paper"],
         "model": ["resnet", "resnet8"],
         "schedule": ["drops", "plateau"],
-        "schedule.milestones": ["[0.3]", "[0.2,0.9]"],
+        "probes.pair_layers": ["[3]", "[18,90]"],
         "norm.eps": ["1e-3"],
         "data.size": ["8", "32"],
         "sweep": ["'a, b'", "x"],
@@ -208,7 +236,7 @@ def test_the_fast_path_equals_hydras_own_result():
 
 
 def test_an_interpolation_is_resolved_against_the_final_values():
-    assert compose(["schedule.warm_start_lr=${lr}", "lr=0.25"]).schedule.warm_start_lr == 0.25
+    assert compose(["schedule.warm_start_lr=${lr}", "lr=0.25", "schedule.warm_start_epochs=1"]).schedule.warm_start_lr == 0.25
 
 
 def test_the_norm_is_named_by_its_switches():

@@ -129,12 +129,28 @@ def test_trials_are_labelled_by_what_differs(tmp_path):
     ]
 
 
-def test_a_damaged_record_is_named(tmp_path):
-    run = config(tmp_path)
+def test_a_damaged_record_is_one_failed_trial_of_the_plan(tmp_path):
+    run, other = config(tmp_path), config(tmp_path, seed=1)
     paths = stored(run)
     paths.record.write_text(json.dumps({"status": "finished"})[:-4])
-    with pytest.raises(Exception, match=r"run\.json cannot be read"):
-        make_plan([run])
+    plan = make_plan([run, other])
+    assert [t.status for t in plan.trials] == [Status.FAILED, Status.WAITING]
+    assert "run.json cannot be read" in plan.trials[0].damage
+    assert plan.todo == plan.trials
+
+
+def test_a_rerun_is_as_far_as_the_repetition_and_says_what_it_drops(tmp_path):
+    run = config(tmp_path, rerun=True)
+    paths = stored(run)
+    paths.probes.mkdir()
+    paths.probe("gradient_tails").touch()
+    assert make_plan([run]).todo[0].share == 0
+    paths.rerun.root.mkdir(parents=True)
+    write_json(paths.rerun.record, {"status": "preempted", "steps_done": 10, "steps_total": 40})
+    plan = make_plan([run])
+    assert plan.todo[0].share == 0.25
+    assert "the rerun drops probe tables that were added later to 1 run" in plan.summary()
+    assert "drops" not in make_plan([with_values(run, {"rerun": False})]).summary()
 
 
 def test_a_finished_run_without_the_probes_asked_for_is_pointed_to_study_probe(tmp_path):

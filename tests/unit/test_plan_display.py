@@ -9,7 +9,7 @@ from study.config import RunConfig, with_values
 from study.launch import table
 from study.launch.plan import Trial, make_plan
 from study.launch.table import Display, State
-from study.records import write_json
+from study.records import METRICS, write_json, write_table
 from study.status import Status
 
 
@@ -29,6 +29,7 @@ def ended(trial, status="finished"):
     record = {"status": status, "outcome": "trained", "chance": 0.1, "seconds": 61.0, "error": None}
     trial.paths.root.mkdir()
     write_json(trial.paths.record, record)
+    write_table(trial.paths.metrics, METRICS.empty_table())
     return Trial(trial.config, trial.paths, Status(status), record)
 
 
