@@ -7,14 +7,14 @@ from rich.console import Console
 
 from study import sweep
 from study.compose import compose_all, expand
-from study.errors import StudyError
+from study.errors import ConfigError, StudyError
 from study.identity import scientific
 from study.launch import slurm, slurm_queue, slurm_watch
 from study.launch.plan import make_plan
 from study.launch.slurm_queue import Submission, Task, add_note
 from study.launch.standing import standing
 from study.launch.table import Display, State
-from study.records import write_json
+from study.records import read_record, write_json
 
 
 @pytest.fixture
@@ -135,3 +135,30 @@ def test_a_sweep_is_found_by_its_name_or_its_path(tmp_path):
     assert sweep.sweep_file("quickstart") == sweep.SWEEPS / "quickstart.yaml"
     assert sweep.sweep_file("sweeps/quickstart.yaml").name == "quickstart.yaml"
     assert sweep.sweep_file(str(tmp_path / "no.yaml")) == tmp_path / "no.yaml"
+
+
+def test_nothing_is_said_or_written_before_all_trials_are_known_to_be_buildable(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_queue, "live", dict)
+    plan = make_plan(compose_all([["scale=smoke", "model.depth=9", f"runs_dir={tmp_path / 'runs'}"]]))
+    display = Display(Console(file=io.StringIO()))
+    with pytest.raises(ConfigError, match="depth"):
+        slurm.launch(plan, display=display)
+    assert display.console.file.getvalue() == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_launch_that_waited_notes_its_sweep_in_what_others_have_finished(tmp_path, monkeypatch):
+    plan = make_plan(compose_all([["scale=smoke", "sweep=mine", f"runs_dir={tmp_path}"]]))
+    (trial,) = plan.trials
+
+    def watch(*_):  # meanwhile a launch without a sweep finishes the run
+        trial.paths.root.mkdir()
+        record = {"status": "finished", "sweeps": [], "scientific": scientific(trial.config)}
+        write_json(trial.paths.record, record)
+        return 0
+
+    monkeypatch.setattr(slurm_queue, "live", dict)
+    monkeypatch.setattr(slurm, "_submit", lambda *_: [])
+    monkeypatch.setattr(slurm_watch, "watch", watch)
+    assert slurm.launch(plan, slurm.options(wait=True), Display(Console(file=io.StringIO()))) == 0
+    assert read_record(trial.paths)["sweeps"] == ["mine"]
