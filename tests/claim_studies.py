@@ -200,7 +200,11 @@ def _rows(rng, truth, k):
             _along(truth, k, noise(), noise(), step, when)
             for step, when in ((0, "init"), (0, "first"), (3, "first"), (6, "first"))
         ],
-        "gradient_noise": [_noise(truth, batch, noise(), k) for batch in (1, 4, 16)],
+        "gradient_noise": [
+            _noise(truth, batch, noise(), k, law)
+            for batch in (1, 4, 16)
+            for law in ("without_replacement", "independent")
+        ],
     }
 
 
@@ -239,17 +243,21 @@ def _along(truth, k, shift, other, step, when):
     }
 
 
-def _noise(truth, batch, shift, k):
+def _noise(truth, batch, shift, k, law):
     subset = 64
     return {
         "step": 0,
         "when": "init",
         "number": pd.NA,
-        "law": "without_replacement",
+        "law": law,
         "estimand": "image" if k == 0 else "batch_statistics",
         "batch_size": batch,
         "subset": subset,
-        "measured": batch**truth.exponent * (subset - batch) / (subset - 1) * np.exp(shift),
+        "measured": batch**truth.exponent
+        * (subset - batch)
+        / (subset - (law == "without_replacement"))
+        * np.exp(shift),
+        "draws": 64 // batch if law == "without_replacement" else 16,
     }
 
 

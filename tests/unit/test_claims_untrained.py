@@ -177,16 +177,14 @@ def test_settings_are_judged_apart_but_what_training_alone_uses_does_not_part_un
 
 def _emptied(table):
     """Every measured value missing: numbers NaN, lists null."""
-    keys = {"run_id", "norm", "step", "when", "layer", "number", "source", "side", "call", "share"} | {
-        "outputs",
-        "inputs",
-    }
+    keys = {"run_id", "norm", "step", "when", "layer", "number", "source", "side", "call", "share"}
+    keys |= {"outputs", "inputs", "input_mean", "input_zeros"}
     return table.assign(**{c: None for c in table.columns if c not in keys})
 
 
 def _other_options(table):
     """Without what the usual options add: noise images, gradients by logit column."""
-    for column, value in (("source", "noise"), ("by", "logit"), ("law", "without_replacement")):
+    for column, value in (("source", "noise"), ("by", "logit"), ("estimand", "image")):
         table = table[table[column] != value] if column in table else table
     return table
 

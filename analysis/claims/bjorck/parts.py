@@ -29,7 +29,7 @@ AT_HIGHEST, BELOW = "the highest rate that does not diverge", "the best lower ra
 
 
 def best_of(*cells: Cell) -> Measure:
-    """Measure: last-epoch test accuracy at the best rate of each seed, among the rates that all cells have."""
+    """Measure: last-epoch test accuracy at each seed's best rate, among those that all cells have."""
     return lambda case: select.best_by_seed(pd.concat([case.cell(cell) for cell in cells]))
 
 
