@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from scipy.special import bdtrc
 
@@ -83,12 +84,26 @@ def fate(outcome: str, accuracy: float | None, n: int | None, chance: float | No
     return STUCK if stuck_at_chance(round(accuracy * n), n, chance) else str(Outcome.TRAINED)
 
 
-def plateau_reached(losses: Sequence[float], patience: int, threshold: float) -> bool:
-    """Whether the last `patience` epochs brought no loss below (1 − threshold) × the best before them.
+def improvements(losses: Sequence[float], threshold: float) -> list[int]:
+    """Return the epochs (from 0) whose mean training loss is below (1 − threshold) × that of the last such.
 
-    `losses` are mean training losses by epoch. False while there are too few epochs to tell.
+    The first epoch with a finite loss is one.
     """
-    if len(losses) <= patience:
-        return False
-    before, after = losses[:-patience], losses[-patience:]
-    return not min(after) < (1 - threshold) * min(before)
+    found, best = [], math.inf
+    for epoch, loss in enumerate(losses):
+        if loss < (1 - threshold) * best:
+            found.append(epoch)
+            best = loss
+    return found
+
+
+def plateaus(losses: Sequence[float], patience: int, threshold: float) -> int:
+    """Count the plateaus so far: every `patience` epochs in a row without an improvement are one."""
+    ends = [-1, *improvements(losses, threshold), len(losses)]
+    return sum((b - a - 1) // patience for a, b in pairwise(ends))
+
+
+def plateau_reached(losses: Sequence[float], patience: int, threshold: float) -> bool:
+    """Whether the last `patience` epochs (or more) brought no improvement."""
+    last = max(improvements(losses, threshold), default=-1)
+    return len(losses) - 1 - last >= patience
