@@ -8,13 +8,17 @@ Two ratios per norm, each the median of repetitions in turns, with its 10th to 9
 - step: one training step (forward, backward, SGD) of a ResNet-20 at laptop widths, against `none`.
 
 On the CPU the clock is the thread's own (one thread does it all), so that waiting for other programs does
-not count; their traffic in caches and memory still does.
+not count; their traffic in caches and memory still does. Freed memory stays with the process: a network's
+layers find it there, while the C library would hand a lone layer's back after every pass, and new pages cost
+more than the norm itself.
 
 What limits those beyond 1.3: a deviation of another order has no fused kernel, so its passes over the
 activations stand on their own (order ∞ needs six: modulus and maximum forward, again with a division
 backward); noise adds one pass each way; channels_last on the CPU has no fast kernel for groups of channels.
 """
 
+import contextlib
+import ctypes
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -35,6 +39,8 @@ from study.norms.base import Normed, Site, build_norm
 from study.ratios import Ratio, paired, seconds, thread_seconds
 
 BASE, ABSENT = "bn", "none"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Options of mallopt (malloc.h)."""
 
 
 class Row(NamedTuple):
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="norms (default: all of conf/norm)")
     parser.add_argument("--shape", type=int, nargs=3, default=(128, 32, 16), metavar=("N", "C", "SIDE"))
     parser.add_argument("--contiguous", action="store_true", help="N×C×H×W in memory, not channels_last")
-    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--repetitions", type=int, default=25)
     parser.add_argument(
         "--steps", type=int, default=5, help="repetitions of the network step; 0 leaves it out"
     )
@@ -63,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in set(given.names) - set(naming.norms()):
         parser.error(str(unknown("norm", name, naming.norms())))
     torch.set_num_threads(1)
+    keep_memory()
     memory = torch.contiguous_format if given.contiguous else torch.channels_last
     n, c, side = given.shape
     where = f"{n}×{c}×{side}×{side}, {str(memory).removeprefix('torch.')}, {given.device}, one thread"
@@ -89,6 +96,14 @@ def measure(
 ) -> list[Row]:
     """Measure each named norm; `shape` is N, C, side of the layer's activations."""
     return [_row(name, shape, memory, repetitions, steps, device) for name in names]
+
+
+def keep_memory() -> None:
+    """Tell glibc's allocator (others are left alone) to give no freed memory back to the system."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+            libc.mallopt(option, 2**25)  # the most that the second one takes
 
 
 def table(rows: Sequence[Row]) -> list[str]:

@@ -5,7 +5,8 @@ training step (forward, backward, update). "In the step": measured on the traini
 and backward pass the probe watches; "own pass": between steps, with a pass of the engine's own, which counts.
 Plain and probed steps alternate within one run, so that a slower machine moves both; shown is the median of
 the ratios and their spread. On one CPU thread (the default) time is the processor's, which other programs'
-turns do not enter; on more (--threads) it is the wall clock's. The whole run comes last, as the longest.
+turns do not enter; on more (--threads) it is the wall clock's. The run with probes=light is composed of its
+steps (--whole does them all).
 
 The limits are for ResNet-110 at full size; a small network (--quick) pays relatively more for each operation.
 """
@@ -189,6 +190,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--norms", nargs="+", default=["bn", "none"], choices=["bn", "none"])
+    parser.add_argument(
+        "--whole", action="store_true", help="probes=light: do every step of both runs (100 steps a norm)"
+    )
     parser.add_argument("--only", default="", help="lines whose label contains this")
     given = parser.parse_args(argv)
     torch.set_num_threads(given.threads)
@@ -236,7 +240,9 @@ def _ledger(bench: Bench, name: str, given: argparse.Namespace) -> bool:
     add_ratio("one pass for all / the sum of separate ones", lambda: _together(bench, given.repeats), 0.6)
     add_ratio("gradient_agreement: every term materialised", lambda: bench.cost(bench.materialised, 1))
     add_lines(MORE_LINES)
-    add_ratio("probes=light / probes=none, whole run", lambda: [_light(bench)], 1.05)
+    add_ratio(
+        "probes=light / probes=none, whole run", lambda: _light(bench, given.repeats, given.whole), 1.05
+    )
     print(f"in one pass: {', '.join(ONE_PASS)}")
     return missed
 
@@ -252,24 +258,34 @@ def _together(bench: Bench, repeats: int) -> list[float]:
     ]
 
 
-def _light(bench: Bench) -> float:
-    """Return the time of a run with probes=light over that of one without, their steps in turns.
+def _light(bench: Bench, repeats: int, whole: bool) -> list[float]:
+    """Return the time of a run with probes=light over that of one without; each table is written to disk.
 
-    The run is as long as the probes' cadence; each table is written to disk.
+    The run is as long as the probes' cadence. Composed from what a step at which they are due costs, and what
+    the engine costs at the others, which differ from plain steps by nothing else; or, if `whole`, with every
+    step of both runs done, in turns.
     """
     light = compose(["probes=light"]).probes
     options = {f.name: getattr(light, f.name) for f in dataclasses.fields(light)}
     measure, _ = options.pop("measure"), options.pop("name")
-    steps = max(due.n for due in parse(measure))
-    seconds = {True: 0.0, False: 0.0}
+    (period,) = {due.n for due in parse(measure)}
     with tempfile.TemporaryDirectory() as folder:
         engine = bench.engine(
             measure, lambda name, table: write_table(Path(folder, f"{name}.parquet"), table), **options
         )
-        for step in range(steps):
-            for probed in (step % 2 == 0, step % 2 == 1):
-                seconds[probed] += bench.step(engine if probed else bench.plain, step)
-    return seconds[True] / seconds[False]
+        if whole:
+            steps = [(bench.step(engine, n), bench.step(bench.plain, n)) for n in range(period)]
+            return [sum(a for a, _ in steps) / sum(b for _, b in steps)]
+        due = bench.cost(lambda: bench.step(engine), repeats)
+        others = bench.cost(lambda: _timed(lambda: _idle(engine, bench, period - 1)), repeats)
+        return [1 + (a - 1 + b) / period for a, b in zip(due, others, strict=True)]
+
+
+def _idle(engine: ProbeEngine, bench: Bench, steps: int) -> None:
+    """Go through the engine as at `steps` steps at which nothing is due."""
+    for n in range(1, steps + 1):
+        with engine.step(n, 0, *bench.batch):
+            pass
 
 
 def _title(bench: Bench) -> str:

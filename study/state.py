@@ -65,6 +65,7 @@ class TrainState:
         """Whether a training pass depends on buffers (counters, averages): repeating one then needs them."""
         self.before: dict[str, Any] = {}
         """The network's buffers before the last training pass, where `stateful`."""
+        self._buffers: list[Tensor] = []
         self.step = 0
         """Updates done."""
         self.losses: list[float] = []
@@ -87,8 +88,13 @@ class TrainState:
 
     def remember_buffers(self) -> None:
         """Keep what `divergence.first_bad_layer` needs to repeat the pass that follows."""
-        if self.stateful:
+        if not self.stateful:
+            return
+        if not self.before:
             self.before = {name: b.detach().clone() for name, b in self.network.named_buffers()}
+            self._buffers = list(self.network.buffers())
+        else:
+            torch._foreach_copy_(list(self.before.values()), self._buffers)
 
     def update(self) -> None:
         """Apply one step of the optimiser and forget the gradients."""

@@ -12,7 +12,7 @@ What each source does:
 source    training normalises by                        running averages           num_batches_tracked
 batch     this batch, gradient through it               + this batch               + 1
 ghost     virtual batches of `ghost_size` consecutive   + mean over virtual        + 1
-          images (the last may be smaller)              batches
+          images (the last may be smaller)              batches, whatever their size
 running   the averages of the batches before this       + this batch, afterwards   + 1
           one, as constants (at the start 0 and 1)
 periodic  this batch if num_batches_tracked % period    + this batch, if so        + 1
@@ -82,12 +82,26 @@ class BatchNorm(nn.Module):
         if not self.takes:
             return self._given(x, self.running_mean, self.running_var)
         if self.calibration is not None:
-            y, *statistics = self._current(x)
-            self.calibration.append((statistics[0], statistics[1]))
-            return y
+            return self._calibrate(x, self.calibration)
         if not self.training or self.config.source == "frozen":
             return self._given(x, self.running_mean, self.running_var)
         return self._train(x)
+
+    def _calibrate(self, x: Tensor, found: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Normalise by this batch or its virtual batches; append their means, every image counting once.
+
+        A smaller last virtual batch is part of the one before, as a smaller last batch is (_calibration.py).
+        """
+        n, size = len(x), self.config.ghost_size if self.config.source == "ghost" else len(x)
+        sizes = [size] * max(1, n // size)
+        sizes[-1] += n - sum(sizes)
+        means = self.running_mean.new_zeros(len(sizes), x.shape[1])
+        variances = torch.ones_like(means)
+        parts = zip(torch.split(x, sizes), means, variances, strict=True)
+        y = torch.cat([self._by_batch(p, m, v, 1.0) for p, m, v in parts])
+        share = means.new_tensor(sizes) / n
+        found.append((share @ means, share @ variances))
+        return y
 
     def _train(self, x: Tensor) -> Tensor:
         """Normalise a training batch by the source, and update the state."""

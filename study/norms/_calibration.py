@@ -16,9 +16,10 @@ def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     `batches` are training images (N×C×H×W), all of one size but for the last; a smaller last one is joined to
     the one before it, so that every image counts once, and a single one left over needs no variance of its
     own. They are passed through once; every batch normalisation meanwhile normalises by the batch itself (or
-    its virtual batches), and everything else is in evaluation mode, so no dropout or noise is drawn.
-    num_batches_tracked becomes the number of batches where nothing else is ever tracked (source=frozen), and
-    otherwise stays, so that a periodic norm goes on in step. Raises StudyError if there are no batches.
+    its virtual batches, joined and weighted likewise), and everything else is in evaluation mode, so no
+    dropout or noise is drawn. num_batches_tracked becomes the number of batches where nothing else is ever
+    tracked (source=frozen), and otherwise stays, so that a periodic norm goes on in step. Raises StudyError
+    if there are no batches.
     """
     norms = [m for m in network.modules() if isinstance(m, BatchNorm) and m.takes]
     modes = [(m, m.training) for m in network.modules()]

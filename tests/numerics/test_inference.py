@@ -1,6 +1,7 @@
 """Population statistics and folding on the layers of trained networks."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from study.errors import StudyError
 from study.inference import folded, with_population_statistics
 from study.models.base import build_network
 from study.norms._batchnorm import BatchNorm
+from study.norms._calibration import recalibrate
+from study.norms.base import Site, build_norm
 
 TINY = ModelConfig(depth=8, widths=(4, 8, 8))
 
@@ -65,6 +68,21 @@ def test_population_statistics_of_a_trained_network():
         assert not torch.allclose(new.running_var, old.running_var)
         assert new.num_batches_tracked == old.num_batches_tracked == 5
     torch.testing.assert_close(folded(exact)(batches[0]), exact(batches[0]), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("locations", [4, 1])
+def test_population_statistics_by_virtual_batches_count_every_image_once(locations):
+    """Batches of 5 and 3 (joined: 8) in virtual ones of 3: 3 and 5 images, never one alone."""
+    config = dataclasses.replace(naming.norms()["ghost"], ghost_size=3)
+    norm = build_norm(config).build(None, Site("site", 3, "inner", 0), 4).double()
+    batches = [images(s, n)[:, :, :locations, :1] * (1 + s) for s, n in ((1, 5), (2, 3))]
+    recalibrate(norm, batches)
+    parts = torch.cat(batches).split([3, 5])
+    for found, expected in (
+        (norm.norm.running_mean, [p.mean((0, 2, 3)) for p in parts]),
+        (norm.norm.running_var, [p.var((0, 2, 3)) for p in parts]),
+    ):
+        torch.testing.assert_close(found, (3 * expected[0] + 5 * expected[1]) / 8)
 
 
 @pytest.mark.parametrize("norm", ["none", "ln", "bn_top"])

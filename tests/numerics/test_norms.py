@@ -127,21 +127,24 @@ def test_virtual_batches(order, center, detach, channels_last, n):
 
 
 @pytest.mark.parametrize("affine", list(itertools.product((True, False), repeat=2)))
-def test_virtual_batches_in_place_are_the_concatenated_ones(affine):
+@pytest.mark.parametrize("form", ["contiguous", "channels_last", "flat"])
+@pytest.mark.parametrize("n", [5, 6])
+def test_virtual_batches_in_place_are_the_concatenated_ones(affine, form, n):
     """The CPU's fused path against torch.cat of F.batch_norm, second derivatives included."""
-    module = build(source="ghost", ghost_size=2, gamma=affine[0], beta=affine[1])
-    for channels_last in (True, False):
-        x, dy = data(channels_last=channels_last)
+    ndim, size = (2, 3) if form == "flat" else (4, 2)
+    module = build(ndim, source="ghost", ghost_size=size, gamma=affine[0], beta=affine[1])
+    for double in (True, False):
+        x, dy = data(ndim, n, form == "channels_last")
         norm, zero, one = module.norm, torch.zeros(C).double(), torch.ones(C).double()
         results = []
         for y in (
             module(x),
             torch.cat(
-                [F.batch_norm(p, zero, one, norm.weight, norm.bias, True, 0.0, 1e-5) for p in x.split(2)]
+                [F.batch_norm(p, zero, one, norm.weight, norm.bias, True, 0.0, 1e-5) for p in x.split(size)]
             ),
         ):
-            first = torch.autograd.grad(y, [x, *module.parameters()], dy, create_graph=True)
-            second = torch.autograd.grad(first[0].square().sum(), x)
+            first = torch.autograd.grad(y, [x, *module.parameters()], dy, create_graph=double)
+            second = torch.autograd.grad(first[0].square().sum(), x) if double else []
             results.append([y, *first, *second])
         assert torch.equal(results[0][0], results[1][0])
         for a, b in zip(*results, strict=True):
