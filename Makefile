@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 # One computing thread per test process: the tests already fill the cores.
 TEST := OMP_NUM_THREADS=1 MPLBACKEND=agg $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help install quickstart test test-full test-slow test-slurm test-slurm-slow lint format bench clean
+.PHONY: help install quickstart study test test-full test-slow test-slurm test-slurm-slow lint format bench clean
 
 help:
 	@echo "make quickstart   train the learning-rate grid on real data and build the report (minutes)"
+	@echo "make study        the study in parts, resumable, and its report (hours; first shows what each part costs)"
 	@echo "make test         lint, types and the fast tests"
 	@echo "make test-full    the long tests as well"
 	@echo "make test-slurm   a real SLURM on this machine (root; apt-get install slurm-wlm munge slurmdbd mariadb-server)"
@@ -30,6 +31,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 quickstart: install
 	@$(BIN)/python -m study.run -m lr=0.1,0.003,0.0001 norm=bn,none scale=laptop sweep=grid
 	@$(BIN)/python -m analysis.report --runs runs --sweep grid --out report
+
+study: install
+	@$(BIN)/python -m study.parts run
+	@$(BIN)/python -m analysis.report --runs runs --out report
 
 lint: install
 	@$(BIN)/ruff check .

@@ -1,0 +1,95 @@
+"""The study in parts: what is left, at what cost, in which order, and what earlier parts left unmeasured."""
+
+import re
+
+import pytest
+
+from study import parts, randmat, sweep
+from study.compose import compose
+from study.execute import execute
+from study.identity import run_id
+from study.paths import RANDOM_MATRICES, RunPaths
+
+SMALL = parts.Part("fig01", "learning curves", 10.0)
+
+
+def test_every_part_has_its_sweep():
+    names = [part.name for part in parts.PARTS]
+    assert len(set(names)) == len(names)
+    assert {*names, "quickstart"} == {p.stem for p in parts.SWEEPS.glob("*.yaml")}
+    assert all(part.search == part.name.startswith("max_lr") for part in parts.PARTS)
+
+
+def test_a_run_that_two_parts_need_is_counted_once(tmp_path):
+    schemes = parts.Part("schemes", "schemes", 1.0)
+    first, second = parts.lines_of([SMALL, schemes], [f"runs_dir={tmp_path}"], set())
+    assert (first.total, first.left, first.seconds) == (36, 36, 360)
+    assert (second.total, second.left) == (96, 96 - 18)
+    assert second.seconds == 78
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_done_is_not_left(tmp_path):
+    settings = ["scale=smoke", "epochs=1", "data.subset=64", f"runs_dir={tmp_path}"]
+    run = compose(["experiment=fig01", "norm=bn", "lr=0.1", "seed=0", *settings])
+    execute(run)
+    (line,) = parts.lines_of([SMALL], settings, set())
+    assert (line.total, line.left) == (36, 35)
+
+
+def test_a_search_costs_as_many_runs_as_it_may_take():
+    (line,) = parts.lines_of([parts.Part("max_lr_warm_start", "warm", 2.0, search=True)], [], set())
+    assert (line.left, line.seconds) == (36, 72)
+
+
+def test_the_plan_shows_every_part_and_the_rest_apart(tmp_path, capsys):
+    assert parts.main(["plan", "fig01", "schemes", f"runs_dir={tmp_path}", "--workers", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^fig01 +36 +36 +16 min", printed, re.MULTILINE)
+    assert re.search(r"^together +114 ", printed, re.MULTILINE)
+    assert "not decided" not in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "fig1"], "Did you mean 'fig01'?"),
+        (["plan", "fig01", "norm=bnn"], "Did you mean 'bn'?"),
+        (["go"], "invalid choice"),
+    ],
+)
+def test_bad_input_is_one_plain_sentence(words, said, capsys):
+    try:
+        code = parts.main(words)
+    except SystemExit as end:
+        code = end.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_parts_run_in_order_and_a_failure_does_not_stop_the_others(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(sweep, "main", lambda words: called.append(words[:2]) or int("fig01" in words[1]))
+    monkeypatch.setattr(randmat, "main", lambda words: called.append(words[:2]) or 0)
+    monkeypatch.setattr(parts.Part, "measure", lambda self, settings: 0)
+    folder = tmp_path / RANDOM_MATRICES
+    assert parts.main(["run", "randmat", "fig01", "max_lr", f"runs_dir={tmp_path}"]) == 1
+    assert [words[0] for words in called] == ["--out", "launch", "max_lr"]
+    assert called[0][1] == str(folder)
+    assert called[2][1] == str(parts.SWEEPS / "max_lr.yaml")
+
+
+def test_runs_that_an_earlier_part_made_are_measured_for_a_later_one(tmp_path, monkeypatch):
+    small = ["scale=smoke", "epochs=1", "data.subset=64", f"runs_dir={tmp_path}", "probes.sharpness_images=8"]
+    run = compose(["experiment=fig01", "norm=bn", "lr=0.1", "seed=0", *small])
+    execute(run)
+    table = RunPaths(tmp_path / run_id(run)).probe("sharpness")
+    assert not table.exists()
+    part = parts.Part("batch_rate", "sharpness", 1.0)
+    only = ["lr=0.1", "batch_size=32", "seed=0,1"]
+    assert part.measure([*small, *only]) == 0
+    assert table.exists()
+    assert len(list(tmp_path.glob("*/probes/sharpness.parquet"))) == 1
