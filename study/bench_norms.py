@@ -15,6 +15,7 @@ more than the norm itself.
 What limits those beyond 1.3: a deviation of another order has no fused kernel, so its passes over the
 activations stand on their own (order ∞ needs six: modulus and maximum forward, again with a division
 backward); noise adds one pass each way; channels_last on the CPU has no fast kernel for groups of channels.
+Virtual batches (ghost) are a call each, and their gradients have to be copied into place (norms/_virtual.py).
 """
 
 import contextlib

@@ -122,7 +122,8 @@ class Bench:
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=self.run.lr)
         self.plain = self.engine(())
         self.batch = self.plain.probe_batch()
-        self._latest = 0.0
+        self.latest = 0.0
+        """Seconds of the latest plain step that `cost` took."""
 
     def engine(self, measure: Sequence[str], write: Write = _nowhere, **options: Any) -> ProbeEngine:
         """Return an engine whose failures are raised."""
@@ -144,11 +145,11 @@ class Bench:
     def cost(self, extra: Callable[[], float], repeats: int) -> list[float]:
         """Return extra()/plain step, plain steps before and after each. `extra` returns its seconds."""
         found = []
-        self._latest = self._latest or self.step(self.plain)
+        self.latest = self.latest or self.step(self.plain)
         for _ in range(repeats):
-            before, seconds = self._latest, extra()
-            self._latest = self.step(self.plain)
-            found.append(2 * seconds / (before + self._latest))
+            before, seconds = self.latest, extra()
+            self.latest = self.step(self.plain)
+            found.append(2 * seconds / (before + self.latest))
         return found
 
     def line(self, line: Line, repeats: int) -> list[float]:
@@ -277,8 +278,8 @@ def _light(bench: Bench, repeats: int, whole: bool) -> list[float]:
             steps = [(bench.step(engine, n), bench.step(bench.plain, n)) for n in range(period)]
             return [sum(a for a, _ in steps) / sum(b for _, b in steps)]
         due = bench.cost(lambda: bench.step(engine), repeats)
-        others = bench.cost(lambda: _timed(lambda: _idle(engine, bench, period - 1)), repeats)
-        return [1 + (a - 1 + b) / period for a, b in zip(due, others, strict=True)]
+        others = _timed(lambda: _idle(engine, bench, period - 1)) / bench.latest
+        return [1 + (extra - 1 + others) / period for extra in due]
 
 
 def _idle(engine: ProbeEngine, bench: Bench, steps: int) -> None:
