@@ -12,7 +12,7 @@ from study import randmat, randmat_density
 from study.paths import RANDOM_MATRICES
 from tests import factory
 
-FIGURES = figures.modules(apart=True)
+FIGURES = {n: m for n, m in figures.modules(apart=True).items() if m.SECTION == _randmat.SECTION}
 
 
 @pytest.fixture(scope="module")
