@@ -7,12 +7,13 @@ Tables: study/records.py, RANDOM_MATRICES. A draw that is there already is not r
 function of (n, gain, seed, draw, m) alone, on one BLAS thread a process.
 """
 
+import contextlib
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -164,18 +165,39 @@ def run_all(jobs: Iterable[Draw | Fit], workers: int, say: Callable[[str], None]
     todo = [job for job in jobs if not job.done]
     if not todo:
         return 0
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"  # read by the processes that start now: sums are the same on any machine
-    pool = ProcessPoolExecutor(min(workers, len(todo)), mp_context=get_context("spawn"))
-    try:
-        futures = {pool.submit(job.run): job for job in todo}
-        for k, future in enumerate(as_completed(futures), 1):
-            say(f"{k} of {len(todo)}  {_label(futures[future])}  {future.result():.1f} s")
-    except OSError as error:
-        raise StudyError(f"cannot write to {error.filename}: {error.strerror}") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with _one_thread():
+        pool = ProcessPoolExecutor(min(workers, len(todo)), mp_context=get_context("spawn"))
+        try:
+            futures = {pool.submit(job.run): job for job in todo}
+            for k, future in enumerate(as_completed(futures), 1):
+                took = future.result()
+                say(f"{k} of {len(todo)}  {_label(futures[future])}  {took:.1f} s")
+        except OSError as error:
+            raise StudyError(f"cannot write to {error.filename}: {error.strerror}") from error
+        except BrokenExecutor as error:
+            raise StudyError(
+                "a process was killed, for want of memory perhaps; the same command goes on, with fewer "
+                "--workers if so"
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
     return len(todo)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let processes that start inside compute on one thread each: sums are then the same on any machine."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def summary(folder: Path, n: int, gain: float, seed: int) -> str:

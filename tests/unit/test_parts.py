@@ -93,3 +93,16 @@ def test_runs_that_an_earlier_part_made_are_measured_for_a_later_one(tmp_path, m
     assert part.measure([*small, *only]) == 0
     assert table.exists()
     assert len(list(tmp_path.glob("*/probes/sharpness.parquet"))) == 1
+
+
+@pytest.mark.slow
+def test_two_parts_run_one_after_the_other_and_again_nothing_is_left(tmp_path, capsys):
+    small = ["scale=smoke", "epochs=1", "data.subset=64", "seed=0", "lr=0.1", f"runs_dir={tmp_path}"]
+    assert parts.main(["run", "fig01", "bn_on_top", *small]) == 0
+    runs = sorted(p.parent.name for p in tmp_path.glob("*/run.json"))
+    assert len(runs) == 3  # the bare network is in both
+    capsys.readouterr()
+    assert parts.main(["run", "fig01", "bn_on_top", *small]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^together +0 +0 s", printed, re.MULTILINE)
+    assert sorted(p.parent.name for p in tmp_path.glob("*/run.json")) == runs

@@ -14,6 +14,7 @@ from scipy.integrate import quad
 
 from study import randmat
 from study import randmat_density as limit
+from study.errors import StudyError
 from study.records import RANDOM_MATRICES
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +118,22 @@ def test_what_is_there_is_not_repeated_and_what_is_damaged_is(folder, tmp_path, 
     assert not job.done
     job.run()
     assert job.done
+
+
+class Dying:
+    """A job whose process is killed."""
+
+    done = False
+
+    def run(self):
+        os._exit(9)
+
+
+def test_a_killed_process_is_one_plain_sentence(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with pytest.raises(StudyError, match="a process was killed"):
+        randmat.run_all([Dying()], 1)
+    assert "OMP_NUM_THREADS" not in os.environ
 
 
 @pytest.mark.parametrize(
