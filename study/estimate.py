@@ -1,4 +1,4 @@
-"""What a sweep costs on a GPU, from counted operations: `python -m study.estimate FILE.yaml [overrides]`.
+"""What a sweep costs on a GPU, from counted operations: `python -m study.estimate NAME [scale=paper …]`.
 
 Estimates, never measurements: one training step of each distinct network is traced without memory (device
 "meta"), forward, backward and update, and every operation is charged the longest of
@@ -253,10 +253,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
+    from study.sweep import sweep_file
+
     parser = Parser(
         prog="python -m study.estimate", description="Estimate what a sweep costs on a GPU; starts nothing."
     )
-    parser.add_argument("file", type=Path, help="sweeps/NAME.yaml")
+    parser.add_argument("file", type=sweep_file, metavar="NAME", help="NAME, or sweeps/NAME.yaml")
     parser.add_argument("overrides", nargs="*", help="settings on top of the file's, as in scale=paper")
     parser.add_argument("--each", type=int, default=1, help="runs behind each one, as in a search (1)")
     parser.add_argument("--scripts", action="store_true", help="print the sbatch scripts that would be sent")
