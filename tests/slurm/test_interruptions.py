@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slurm
 def test_interrupted_runs_resume_to_the_bit(slurm, tmp_path):
     """By the warning signal, by scontrol requeue, by draining a node, by a job of a higher tier."""
     here, there = tmp_path / "cluster", tmp_path / "alone"
-    epochs = (40, 40, 40, 150)  # a higher tier takes some seconds
+    epochs = (40, 41, 42, 150)  # jobs of their own, not one array; a higher tier takes some seconds
     runs = [
         [config(d, *LONG, f"seed={s}", f"epochs={n}") for s, n in enumerate(epochs)] for d in (here, there)
     ]
