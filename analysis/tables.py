@@ -5,6 +5,7 @@ Rows of several settings stand in one table with the setting's number; nothing i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -70,7 +71,7 @@ def outcomes(frames: Frames) -> Rows:
     if select.untrained(table).all():
         return []
     fates = stats.fate_table(table)
-    rows = []
+    rows: Rows = []
     for cell in _ordered(stats.accuracy_table(table)):
         mine = fates[(fates["norm"] == cell.norm) & (fates["lr"] == cell.lr)].set_index("fate")["k"]
         counts = [str(int(mine.get(f, 0))) for f in select.FATES[::-1]]
@@ -99,7 +100,7 @@ def parts_of_bn(frames: Frames) -> Rows:
         return []
     best = {str(r.norm): r for r in each(select.best_over_rates(frames))}
     cells = stats.accuracy_table(table)
-    rows = []
+    rows: Rows = []
     for norm in present:
         rates = [
             f"{accuracy(c)} at {style.rate_label(c.lr)}"
@@ -113,16 +114,15 @@ def parts_of_bn(frames: Frames) -> Rows:
 
 def highest_rates(frames: Frames) -> Rows:
     """Table 3 (App. H): the highest rate at which most seeds trained, by network, norm and set-up."""
-    return [
-        (
-            _network(frames),
-            str(row.norm),
-            MISSING if pd.isna(row.lr) else ("≥ " if row.censored else "") + style.rate_label(row.lr),
-            f"{row.trained} of {row.n}" if not pd.isna(row.lr) else f"{row.trained} of {row.n} at the lowest",
-            style.rate_label(row.highest_tried),
-        )
-        for row in _ordered(select.highest_trainable_rate(frames))
-    ]
+    rows: Rows = []
+    for row in _ordered(select.highest_trainable_rate(frames)):
+        tried, of = style.rate_label(row.highest_tried), f"{row.trained} of {row.n}"
+        if pd.isna(row.lr):
+            rows.append((_network(frames), str(row.norm), MISSING, f"{of} at the lowest", tried))
+        else:
+            highest = ("≥ " if row.censored else "") + style.rate_label(row.lr)
+            rows.append((_network(frames), str(row.norm), highest, of, tried))
+    return rows
 
 
 def schemes(frames: Frames) -> Rows:
@@ -194,13 +194,13 @@ TABLES: Sequence[tuple[str, str, str, tuple[str, ...], Callable[[Frames], Rows]]
 """Name, title, note, headings and the function that gives the rows of one setting."""
 
 
-def accuracy(cell: object) -> str:
+def accuracy(cell: Any) -> str:
     """Mean accuracy of a row of stats.accuracy_table, as 91.3%; – if every run diverged."""
-    return _percent(cell.mean) if cell.n_observed else MISSING  # type: ignore[attr-defined]
+    return _percent(cell.mean) if cell.n_observed else MISSING
 
 
-def _interval(cell: object) -> str:
-    low, high = cell.low, cell.high  # type: ignore[attr-defined]
+def _interval(cell: Any) -> str:
+    low, high = cell.low, cell.high
     return MISSING if pd.isna(low) else f"{_percent(low)} to {_percent(high)}"
 
 
@@ -212,7 +212,7 @@ def _of(cells: pd.DataFrame, norm: str) -> pd.DataFrame:
     return cells[cells["norm"] == norm]
 
 
-def _ordered(cells: pd.DataFrame) -> list[object]:
+def _ordered(cells: pd.DataFrame) -> list[Any]:
     order = {norm: i for i, norm in enumerate(select.norm_order(cells["norm"]))}
     return sorted(each(cells), key=lambda c: (order[str(c.norm)], c.lr))
 

@@ -25,7 +25,8 @@ def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page
     apart = {n: frames.subset(frames.runs.loc[frames.runs["setting"] == n, "run_id"]) for n in names}
     prefixes = {n: f"setting{i}-" if len(names) > 1 else "" for i, n in enumerate(names, start=1)}
     drawn = {n: draw_all(apart[n], out / "figures", prefixes[n]) for n in names}
-    found = verdicts(frames, drawn, trials.anchors(table), prefixes)
+    alone = draw_all(frames, out / "figures", apart=True)
+    found = verdicts(frames, drawn, alone, trials.anchors(table), prefixes)
     counts = Counter(v.verdict for v in found)
     drawn = {n: replace(d, sections=linked(d.sections, found)) for n, d in drawn.items()}
     exported = [*([verdict_table(found)] if found else []), *tables(frames)]
@@ -37,6 +38,8 @@ def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page
         verdicts=found,
         verdict_counts=[(str(v), counts[v]) for v in claims.Verdict if counts[v]],
         groups=[group(apart[n], n, f"setting-{i}", drawn[n]) for i, n in enumerate(names, start=1)],
+        apart=linked(alone.sections, found),
+        apart_not_drawn=alone.not_drawn,
         tables=exported,
         trial_columns=trials.COLUMNS,
         trials=trials.trials(table),

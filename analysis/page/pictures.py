@@ -22,15 +22,18 @@ class Drawn:
     """Registry name of each figure that is not drawn → why."""
 
 
-def draw_all(frames: Frames, folder: Path, prefix: str) -> Drawn:
-    """Draw the figures of one setting into `folder`, as PREFIXNAME.svg, .png and .csv."""
+def draw_all(frames: Frames, folder: Path, prefix: str = "", *, apart: bool = False) -> Drawn:
+    """Draw the figures of one setting into `folder`, as PREFIXNAME.svg, .png and .csv.
+
+    With `apart` those that show no run, which are drawn once.
+    """
     import matplotlib.pyplot as plt
 
     found: dict[str, list[Picture]] = {}
     why_not: dict[str, str] = {}
     titles: dict[str, list[str]] = {}
     lacking: dict[str, list[str]] = {}
-    for name, module in figures.modules().items():
+    for name, module in figures.modules(apart=apart).items():
         missing = figures.lacking(module, frames)
         if missing:
             lacking[module.TITLE] = missing

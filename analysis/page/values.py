@@ -132,6 +132,9 @@ class Page:
     verdict_counts: list[tuple[str, int]] = field(default_factory=list)
     """How many of each kind there are; kinds that do not occur are left out."""
     groups: list[Group] = field(default_factory=list)
+    apart: list[Section] = field(default_factory=list)
+    """Figures that show no run."""
+    apart_not_drawn: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     trial_columns: list[tuple[str, str]] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)

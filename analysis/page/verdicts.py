@@ -1,5 +1,6 @@
 """The claims, judged on every setting, each with the figures, the table and the runs it rests on."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -18,11 +19,16 @@ PERCENT_UNITS = ("share", "accuracy")
 
 
 def verdicts(
-    frames: Frames, drawn: Mapping[str, Drawn], anchors: Mapping[str, str], prefixes: Mapping[str, str]
+    frames: Frames,
+    drawn: Mapping[str, Drawn],
+    alone: Drawn,
+    anchors: Mapping[str, str],
+    prefixes: Mapping[str, str],
 ) -> list[Verdict]:
     """Every claim on every setting that has its runs, decided ones first, those without runs last.
 
-    `drawn` and `prefixes` are the figures and the prefix of their names by setting, `anchors` the runs' rows.
+    `drawn` and `prefixes` are the figures and the prefix of their names by setting, `alone` the figures that
+    show no run, `anchors` the runs' rows.
     """
     if frames.runs.empty:
         return []
@@ -33,6 +39,7 @@ def verdicts(
         table = outcomes[outcomes["run_id"].isin(result.run_ids)]
         where = [s for s in settings if s in set(table["setting"])] or settings
         links = [link for s in where for link in _figures(result.claim, drawn[s], prefixes[s])]
+        links += _figures(result.claim, alone, "", apart=True)
         found.append(
             _verdict(
                 result,
@@ -126,12 +133,12 @@ def _verdict(
 def _estimate(result: claims.Result) -> tuple[str, str]:
     """Estimate and 95% interval as texts, in percentage points where the unit is a share."""
     found = result.evidence
-    if found is None or pd.isna(found.estimate):
+    if found is None or math.isnan(found.estimate):
         return MISSING, MISSING
     percent = result.claim.unit in PERCENT_UNITS
     show = _points if percent else _plain
     estimate = f"{show(found.estimate)} points" if percent else f"{show(found.estimate)} {result.claim.unit}"
-    if pd.isna(found.low) and pd.isna(found.high):
+    if math.isnan(found.low) and math.isnan(found.high):
         return estimate.strip(), MISSING
     return estimate.strip(), f"{show(found.low)} to {show(found.high)}"
 
@@ -144,17 +151,19 @@ def _plain(value: float) -> str:
     return f"{value:.3g}".replace("-", "−").replace("inf", "∞")
 
 
-def _figures(claim: claims.Claim, drawn: Drawn, prefix: str) -> list[Link]:
-    """Where each of a claim's figures stands, or why it does not."""
-    registry = registered.modules()
+def _figures(claim: claims.Claim, drawn: Drawn, prefix: str, *, apart: bool = False) -> list[Link]:
+    """Where each of a claim's figures stands, or why it does not; of those that show runs, or do not."""
+    registry = registered.modules(apart=apart)
     there = {p.name for section in drawn.sections for p in section.pictures}
     links = []
     for name in claim.figures:
-        title = registry[name].TITLE if name in registry else name
+        if name not in registry:
+            continue
+        title = registry[name].TITLE
         if prefix + name in there:
             links.append(Link(title, f"figure-{prefix}{name}"))
         else:
-            links.append(Link(title, note=f"not drawn: {drawn.why_not.get(name, 'no such figure')}"))
+            links.append(Link(title, note=f"not drawn: {drawn.why_not[name]}"))
     return links
 
 

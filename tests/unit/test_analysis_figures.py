@@ -36,12 +36,13 @@ def write(folder, spoil=None):
                 run = factory.write_run(
                     folder / "runs", norm=norm, lr=lr, seed=seed, fate=fate, probes=tables, epochs=4
                 )
-                if spoil and seed == 1 and norm == "none":
+                if spoil and seed == 0 and norm == "none":
                     spoil(RunPaths(folder / "runs" / run))
     for i, norm in enumerate(MANY):
-        fates = ["trained", "trained", "diverged" if i == 1 else "stuck"]
+        fates = ["trained", "trained", "diverged"] if i == 1 else ["stuck"]
         factory.grid_runs(folder / "many", {(norm, lr): fates for lr in RATES}, epochs=2)
-    return {name: load([folder / ("many" if name == "variants" else "runs")]) for name in ALL}
+    few, many = load([folder / "runs"]), load([folder / "many"])
+    return {name: many if name == "variants" else few for name in ALL}
 
 
 def spoilt(paths):
@@ -54,9 +55,8 @@ def spoilt(paths):
             if pa.types.is_floating(field.type):
                 values = [np.nan if k % 2 else 0.0 for k in range(len(table))]
             elif pa.types.is_list(field.type) and pa.types.is_floating(field.type.value_type):
-                values = [
-                    [np.nan if k % 2 else 0.0 for k in range(len(v))] for v in table.column(i).to_pylist()
-                ]
+                lists = table.column(i).to_pylist()
+                values = [v and [np.nan if k % 2 else 0.0 for k in range(len(v))] for v in lists]
             else:
                 continue
             table = table.set_column(i, field, pa.array(values, field.type))
