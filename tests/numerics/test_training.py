@@ -147,6 +147,13 @@ def test_a_diverged_run_says_that_its_running_statistics_are_spoilt(tmp_path):
     assert all(0 <= p["step"] <= record["divergence"]["step"] for p in record["poisoned"])
 
 
+def test_where_a_norm_cannot_normalise_is_recorded(tmp_path):
+    model = {"name": "mlp", "depth": 3, "widths": [4]}
+    run = tiny(tmp_path, model=model, norm={"family": "instance", "name": "in"}, epochs=0)
+    assert execute(run)["unnormalised"] == ["linear1", "linear2"]
+    assert execute(tiny(tmp_path, epochs=0))["unnormalised"] == []
+
+
 SOURCES = {
     "bn": {},
     "alternating": {"norm": {"source": "periodic", "name": "bn_alternating"}},
