@@ -47,8 +47,8 @@ def _equally_accurate(a: pd.DataFrame, b: pd.DataFrame) -> Evidence:
 def _highest_against_lower(case: Case) -> pd.DataFrame:
     """Per seed, mean over variants: accuracy at the highest rate that does not diverge, and best below.
 
-    Both values of a seed come from the same start, so that they move together: the rank test, which takes them
-    as independent, errs towards deciding nothing. So does the best of several lower rates.
+    Both values of a seed come from the same start, so that they move together: the rank test, which takes
+    them as independent, errs towards deciding nothing. So does the best of several lower rates.
     """
     table = case.outcomes[case.outcomes["norm"].isin(VARIANTS)]
     table = select.at_common_rates(table).astype({"norm": "str"})
