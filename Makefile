@@ -33,8 +33,8 @@ quickstart: install
 	@$(BIN)/python -m analysis.report --runs runs --sweep grid --out report
 
 study: install
-	@$(BIN)/python -m study.parts run
-	@$(BIN)/python -m analysis.report --runs runs --out report
+	@$(BIN)/python -m study.parts run; code=$$?; \
+	[ $$code -gt 1 ] || $(BIN)/python -m analysis.report --runs runs --out report; exit $$code
 
 lint: install
 	@$(BIN)/ruff check .
