@@ -16,6 +16,9 @@ from tests.slurm.helpers import LONG, TINY, config, finished, launch, status
 
 pytestmark = pytest.mark.slurm
 
+KILLS = 50
+"""SIGKILLs of a trial or of its whole task."""
+
 
 def many(slurm, tmp_path, shim, n, **options):
     calls = tmp_path / "calls"
@@ -49,7 +52,7 @@ def test_fifty_kills_at_random_lose_nothing(slurm, tmp_path):
         launch(configs, trials_per_task=2)
         time.sleep(dice.uniform(0, 8))
         owners = [o for c in configs if (o := owner_of(run_paths(c)))]
-        if owners and kills < 50:
+        if owners and kills < KILLS:
             kills += 1
             victim = dice.choice(owners)
             if dice.random() < 0.5:
