@@ -155,9 +155,15 @@ class BatchNorm(nn.Module):
         self._counted = (self.num_batches_tracked, self.num_batches_tracked._version, count + 1)
         return count
 
+    def _factor(self) -> Tensor | None:
+        """Return γ for the fused kernel: ones beside β alone, since its second derivative fails without."""
+        if self.weight is not None or self.bias is None:
+            return self.weight
+        return torch.ones_like(self.running_var)
+
     def _given(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         """Normalise by constants."""
-        return F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+        return F.batch_norm(x, mean, var, self._factor(), self.bias, False, 0.0, self.eps)
 
     def _current(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalise by this batch (or its virtual batches); return y, and what the averages should take."""
@@ -167,7 +173,7 @@ class BatchNorm(nn.Module):
         variances = torch.ones_like(means)
         if self.fused and len(parts) > 1 and x.is_cpu and x.dtype == means.dtype:
             require_several(parts[-1].numel() // x.shape[1], self.site)
-            y = VirtualBatches.apply(x, self.weight, self.bias, means, variances, size, self.eps)
+            y = VirtualBatches.apply(x, self._factor(), self.bias, means, variances, size, self.eps)
             return y, means.mean(0), variances.mean(0)
         out = [self._by_batch(p, m, v, 1.0) for p, m, v in zip(parts, means, variances, strict=True)]
         return (torch.cat(out) if len(out) > 1 else out[0]), means.mean(0), variances.mean(0)
@@ -177,7 +183,8 @@ class BatchNorm(nn.Module):
         require_several(x.numel() // x.shape[1], self.site)
         if self.fused:
             eps = self.config.eps
-            return F.batch_norm(x, running_mean, running_var, self.weight, self.bias, True, momentum, eps)
+            gamma = self._factor()
+            return F.batch_norm(x, running_mean, running_var, gamma, self.bias, True, momentum, eps)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.detach):
             mean, square = self._moments(x)
         with torch.no_grad():

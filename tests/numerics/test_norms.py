@@ -244,6 +244,22 @@ def test_norms_of_weights(family):
     assert layer.bias is not None
 
 
+@pytest.mark.parametrize("affine", list(itertools.product((True, False), repeat=2)))
+@pytest.mark.parametrize("source", ["batch", "running", "frozen"])
+def test_second_derivatives_by_all_parameters(source, affine):
+    """What Hessian-vector products take: the framework's own fails for β without γ."""
+    module = build(source=source, gamma=affine[0], beta=affine[1])
+    state = copy.deepcopy(module.state_dict())
+    x = data(n=4)[0].detach()[:, :, :2, :2].requires_grad_()
+
+    def f(x, *parameters):
+        buffers = {k: v.clone() for k, v in state.items() if "running" in k or "tracked" in k}
+        named = dict(zip((n for n, _ in module.named_parameters()), parameters, strict=True))
+        return torch.func.functional_call(module, named | buffers, (x,)).sin()
+
+    assert torch.autograd.gradgradcheck(f, (x, *module.parameters()))
+
+
 # The pieces.
 
 
