@@ -49,7 +49,7 @@ def one_figure(monkeypatch):
     from analysis import figures
 
     chosen = {"fates": figures.modules()["fates"]}
-    monkeypatch.setattr(figures, "modules", lambda: chosen)
+    monkeypatch.setattr(figures, "modules", lambda *, apart=False: {} if apart else chosen)
 
 
 def make(runs, out, *more):
@@ -233,6 +233,7 @@ def test_mixed_settings_are_shown_apart(tmp_path, one_figure):
     factory.grid_runs(tmp_path / "runs", factory.QUICKSTART, epochs=3, scale="smoke")
     page = make(tmp_path / "runs", tmp_path / "out")
     assert "2 settings (scales: laptop, smoke)" in page.text
+    assert "Setting 2: outcomes" in page.text
     assert sum(tag == "img" for tag, _ in page.tags) == 2
     assert (tmp_path / "out/figures/setting2-fates.csv").exists()
 

@@ -1,6 +1,7 @@
 """What every figure of the registry must keep to: walked, so that a new one cannot slip by."""
 
 import contextlib
+import functools
 import json
 
 import matplotlib.pyplot as plt
@@ -26,8 +27,11 @@ def _close_figures():
     plt.close("all")
 
 
-def write(folder, spoil=None):
-    """Two norms (and, apart, ten) × three rates × three seeds with every table; one seed of none diverged."""
+def drawings(folder, spoil=None):
+    """Draw any figure, once, of two norms (of ten, for variants) × three rates × three seeds.
+
+    With every table; one seed of none diverged at the highest rate.
+    """
     for norm in ("bn", "none"):
         for lr in RATES:
             for seed in range(3):
@@ -42,7 +46,7 @@ def write(folder, spoil=None):
         fates = ["trained", "trained", "diverged"] if i == 1 else ["stuck"]
         factory.grid_runs(folder / "many", {(norm, lr): fates for lr in RATES}, epochs=2)
     few, many = load([folder / "runs"]), load([folder / "many"])
-    return {name: many if name == "variants" else few for name in ALL}
+    return functools.cache(lambda name: figures.draw(ALL[name], many if name == "variants" else few))
 
 
 def spoilt(paths):
@@ -65,12 +69,12 @@ def spoilt(paths):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("sound"))
+    return drawings(tmp_path_factory.mktemp("sound"))
 
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("damaged"), spoilt)
+    return drawings(tmp_path_factory.mktemp("damaged"), spoilt)
 
 
 def texts(figure):
@@ -100,7 +104,7 @@ def test_it_says_what_how_the_paper_and_what_is_seen_and_saves_three_files(sound
 
 @pytest.mark.parametrize("name", ALL)
 def test_three_rates_are_three_entries_or_the_figure_has_no_rates(sound, name):
-    entries = legend_entries(figures.draw(ALL[name], sound[name]).figure)
+    entries = legend_entries(sound(name).figure)
     assert "norm" not in entries or entries["norm"]
     if "learning rate" in entries:
         assert entries["learning rate"] == ["0.0001", "0.003", "0.1"]
@@ -114,7 +118,7 @@ BY_RATE = [n for n, m in ALL.items() if m.NEEDS == ("metrics",)]
 
 @pytest.mark.parametrize("name", BY_RATE)
 def test_a_diverged_run_is_counted_on_the_figure_itself(sound, name):
-    said = texts(figures.draw(ALL[name], sound[name]).figure)
+    said = texts(sound(name).figure)
     if name == "fates":
         assert "trained 2 of 3" in said
     elif name == "variants":
@@ -132,13 +136,13 @@ def test_seeds_that_were_not_measured_are_counted_on_the_figure_itself(sound, tm
     said = texts(figures.draw(ALL[name], load([tmp_path])).figure)
     assert "none: n = 2 of 3 seeds, the others were not measured" in said
     assert "bn: n = " not in said
-    assert "were not measured" not in texts(figures.draw(ALL[name], sound[name]).figure)
+    assert "were not measured" not in texts(sound(name).figure)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_log_axis_says_how_many_values_it_cannot_show(damaged, sound, name):
-    for frames, expected in ((damaged, True), (sound, False)):
-        figure = figures.draw(ALL[name], frames[name]).figure
+    for drawn, expected in ((damaged, True), (sound, False)):
+        figure = drawn(name).figure
         logarithmic = [a for a in figure.axes if "log" in (a.get_xscale(), a.get_yscale())]
         if not logarithmic or name in {"variants", "fates"}:
             return
@@ -150,8 +154,8 @@ def test_a_log_axis_says_how_many_values_it_cannot_show(damaged, sound, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_bins_are_bounded_whatever_the_values(sound, damaged, name):
-    usual = len(figures.draw(ALL[name], sound[name]).data)
-    assert len(figures.draw(ALL[name], damaged[name]).data) <= 2 * usual
+    usual = len(sound(name).data)
+    assert len(damaged(name).data) <= 2 * usual
 
 
 def test_a_record_without_a_rate_or_seed_gives_no_stack_trace(tmp_path):
