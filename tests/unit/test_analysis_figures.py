@@ -89,7 +89,7 @@ def legend_entries(figure):
 @pytest.mark.parametrize("name", ALL)
 def test_it_says_what_how_the_paper_and_what_is_seen_and_saves_three_files(sound, tmp_path, name):
     module = ALL[name]
-    drawing = figures.draw(module, sound[name])
+    drawing = sound(name)
     assert len(module.MEASURED) > 60
     assert module.HOW.endswith(".")
     assert expectations.EXPECTED[module.EXPECTED]
