@@ -75,10 +75,10 @@ class Part:
 
 PARTS = (
     Part("bjorck_init", "networks before training, full size", 100),
-    Part("loss_along_gradient", "the loss along the gradient", 14),
-    Part("diverging_update", "an update that diverges", 6),
-    Part("early_moments", "moments over the first mini-batches", 6),
-    Part("gradient_noise", "gradient noise against batch size", 20),
+    Part("loss_along_gradient", "the loss along the gradient", 31),
+    Part("diverging_update", "an update that diverges", 31),
+    Part("early_moments", "moments over the first mini-batches", 26),
+    Part("gradient_noise", "gradient noise against batch size", 22),
     Part("fig01", "learning curves by rate", 52),
     Part("bn_on_top", "BN on the classifier's input alone", 52),
     Part("max_lr", "highest rates by depth", 32, search=True),
