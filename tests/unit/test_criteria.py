@@ -41,6 +41,15 @@ def test_stuck_at_chance_agrees_with_the_binomial_tail():
         assert criteria.stuck_at_chance(correct, n, chance) == (tail > criteria.CHANCE_ALPHA)
 
 
+@pytest.mark.parametrize("p", [1e-3, 0.1, 0.102, 0.5, 0.999])
+@pytest.mark.parametrize("n", [1, 7, 450, 10_000])
+def test_the_binomial_tail_is_scipy_s(n, p):
+    for k in {0, 1, 2, n // 10, int(n * p), int(n * p) + 1, int(1.2 * n * p) + 1, n // 2, n, n + 1}:
+        assert criteria.binomial_tail(k, n, p) == pytest.approx(binom.sf(k - 1, n, p), rel=1e-9, abs=1e-300)
+    assert criteria.binomial_tail(n, n, 1.0) == 1.0
+    assert criteria.binomial_tail(1, n, 0.0) == 0.0
+
+
 def test_stuck_at_chance_errs_at_most_at_its_level():
     """A network that guesses leaves "stuck" in at most 1% of runs."""
     n, chance = 297, 0.1
