@@ -17,8 +17,7 @@ def first_bad_layer(state: TrainState, step: int) -> str:
     The pass is repeated: same images, precision, noise and statistics. The layer is the first, in order
     of execution, whose output is not finite; if all are finite, the first whose root mean square is beyond
     10³ times that of the initial network on the same batch; if none is, the layer with the largest such
-    ratio. The initial network is a function of the config, so nothing had to be kept. On a GPU, where losses
-    are read late, the weights may be a few updates younger than the batch.
+    ratio. The initial network is a function of the config, so nothing had to be kept.
     """
     epoch, index = divmod(step, state.steps_per_epoch)
     images, _ = state.epoch_batches(epoch).batch(index)

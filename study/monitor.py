@@ -66,6 +66,7 @@ class Reader:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.lag = LAG if device.type == "cuda" else 0
         self._waiting: deque[tuple[int, Tensor, Any]] = deque()
 
     def push(self, step: int, loss: Tensor, correct: Tensor) -> None:
@@ -82,9 +83,8 @@ class Reader:
 
     def ready(self, *, all: bool = False) -> list[tuple[int, float, int]]:
         """Return (step, loss, correct) of the steps that can be read without waiting, or of all."""
-        lag = 0 if all or self.device.type != "cuda" else LAG
         out = []
-        while len(self._waiting) > lag:
+        while len(self._waiting) > (0 if all else self.lag):
             step, values, arrived = self._waiting.popleft()
             if arrived is not None:
                 arrived.synchronize()

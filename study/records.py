@@ -179,6 +179,13 @@ class Rows:
         self._pending.clear()
         return list(self.parts)
 
+    def drop_after(self, step: int) -> None:
+        """Forget buffered rows of later steps: a loss that was read late has shown that they are void."""
+        import pyarrow.compute as pc  # slow to import, and hardly ever needed
+
+        for name, tables in self._pending.items():
+            self._pending[name] = [t.filter(pc.less_equal(t["step"], step)) for t in tables]
+
     def join(self) -> None:
         """Write the final tables from the parts and from what is still buffered. Repeating it is harmless."""
         tables: dict[str, list[pa.Table]] = {"metrics": [METRICS.empty_table()]}

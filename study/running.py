@@ -186,6 +186,8 @@ class Running:
         diverged = ending is Ending.DIVERGED
         divergence = self._divergence() if diverged else None
         self._flush_rows()
+        if diverged:
+            self.rows_store.drop_after(self.state.step)
         self.held.check()
         self.rows_store.join()
         if self.run.keep_weights:

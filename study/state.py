@@ -12,6 +12,7 @@ from study.data.base import ImageSet
 from study.data.batches import EpochBatches, evaluation_batches
 from study.models.base import Network, build_network, prepare
 from study.monitor import Monitor, Reader, Tally
+from study.rewind import History
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -28,7 +29,7 @@ class NoProbes:
         """Return an empty context."""
         return contextlib.nullcontext()
 
-    def moment(self, when: str, step: int, epoch: int) -> None:
+    def moment(self, when: str, step: int, epoch: int, batch: Any = None) -> None:
         """Do nothing."""
 
 
@@ -72,6 +73,7 @@ class TrainState:
         """Mean training loss of each finished epoch."""
         self.monitor = Monitor()
         self.reader = Reader(device)
+        self.history = History(self.network, self.optimizer, self.reader.lag + 1)
         self.poisoned: list[tuple[str, int]] = []
         """(layer, step) of running statistics that a non-finite batch has reached."""
         self.start_tally()
@@ -86,8 +88,10 @@ class TrainState:
             logits: Tensor = (network or self.compiled)(images)
         return logits
 
-    def remember_buffers(self) -> None:
-        """Keep what `divergence.first_bad_layer` needs to repeat the pass that follows."""
+    def remember(self) -> None:
+        """Keep what it takes to come back to the pass that follows, and for `divergence` to repeat it."""
+        if self.reader.lag:
+            self.history.keep(self.step)
         if not self.stateful:
             return
         if not self.before:
@@ -95,6 +99,12 @@ class TrainState:
             self._buffers = list(self.network.buffers())
         else:
             torch._foreach_copy_(list(self.before.values()), self._buffers)
+
+    def go_back(self, step: int) -> None:
+        """Undo what came after the pass of `step`, whose loss was read late."""
+        if self.reader.lag:
+            self.before = self.history.go_back(step)
+            self.step = step
 
     def update(self) -> None:
         """Apply one step of the optimiser and forget the gradients."""

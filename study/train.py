@@ -71,7 +71,7 @@ def train(state: TrainState, events: Events) -> Ending:
         batches = state.epoch_batches(epoch)
         for index in range(first, per_epoch):
             images, labels = batches.batch(index)
-            state.remember_buffers()
+            state.remember()
             with state.probes.step(state.step, epoch, images, labels):
                 logits = state.forward(images)
                 loss = F.cross_entropy(logits.float(), labels)
@@ -98,8 +98,11 @@ def train(state: TrainState, events: Events) -> Ending:
 
 
 def _diverged(state: TrainState, epoch: int) -> Ending:
+    assert state.monitor.diverged_step is not None
+    state.go_back(state.monitor.diverged_step)
     state.poisoned = poisoned(state.network)
-    state.probes.moment("divergence", state.step, epoch)
+    batch = state.epoch_batches(epoch).batch(state.step % state.steps_per_epoch)
+    state.probes.moment("divergence", state.step, epoch, batch)
     return Ending.DIVERGED
 
 

@@ -121,7 +121,7 @@ def train(run: RunConfig, sets: ImageSet, *, steps: int = 2, network: Network | 
             scaler.scale(loss).backward(retain_graph=engine.retain_graph)
         trace.losses.append(float(loss.detach()))
         if step == steps - 1:
-            engine.moment("divergence", step, 0)
+            engine.moment("divergence", step, 0, (images, labels))
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)

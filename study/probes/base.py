@@ -15,7 +15,7 @@ How a training loop calls the engine (`epoch` counts from 0, `step` counts the u
         with engine.step(step, epoch, images, labels):  gradients are None or zero on entry
             forward on exactly these tensors, loss = mean cross-entropy, (scaled) backward, once, with
         backward(retain_graph=engine.retain_graph): spares class_gradients a forward pass, changes no bit
-        has the loss diverged?  engine.moment("divergence", step, epoch), and stop
+        has the loss diverged?  engine.moment("divergence", step, epoch, batch), and stop
         unscale, clip, update, zero the gradients       everything that changes weights comes after
     engine.moment("epoch_end", step, epoch)            after each epoch
     engine.moment("final", step, epochs)               when training has ended
@@ -23,7 +23,7 @@ How a training loop calls the engine (`epoch` counts from 0, `step` counts the u
 Which batch is measured follows from the schedule:
 
     first:N, every:K        the training batch; the step's own pass is the instrumented one
-    divergence              the last training batch, in a pass of the engine's own
+    divergence              the diverging training batch, in a pass of the engine's own
     init, epoch_end, final  the fixed probe batch (the first batch_size training images, standardised, not
                             augmented), in a pass of the engine's own
 
@@ -112,16 +112,14 @@ class ProbeEngine:
         self.optimizer, self.scaler = optimizer, scaler
         _schedule.check(run.probes)
         self.due = parse(run.probes.measure)
-        self._watching = any(d.when in ("first", "every", "divergence") for d in self.due)
+        self._watching = any(d.when in ("first", "every") for d in self.due)
         self._asked, self._wanted = False, False
         self.graph_kept = False
-        self._last: tuple[Tensor, Tensor] | None = None
 
     def step(self, step: int, epoch: int, images: Tensor, labels: Tensor) -> AbstractContextManager[None]:
         """Return the context of one training step's forward and backward; free when nothing is due."""
         if not self._watching:
             return contextlib.nullcontext()
-        self._last = (images, labels)
         due = _once([d for d in self.due if d.at_step(step)])
         if not due:
             return contextlib.nullcontext()
@@ -133,13 +131,13 @@ class ProbeEngine:
         self._asked = self._wanted
         return self._wanted
 
-    def moment(self, when: str, step: int, epoch: int) -> None:
-        """Measure what is due at a moment between steps."""
+    def moment(self, when: str, step: int, epoch: int, batch: tuple[Tensor, Tensor] | None = None) -> None:
+        """Measure what is due at a moment between steps, on the fixed probe batch unless given another."""
         due = _once([d for d in self.due if d.when == when])
         if not due:
             return
-        batch = self._last if when == "divergence" and self._last else self.probe_batch()
-        self._own_pass(due, Capture(step, epoch, when, *batch, self.network, self.run))
+        images, labels = batch or self.probe_batch()
+        self._own_pass(due, Capture(step, epoch, when, images, labels, self.network, self.run))
 
     def probe_batch(self) -> tuple[Tensor, Tensor]:
         """Return the fixed probe batch: the first batch_size training images, not augmented, and labels."""

@@ -14,9 +14,10 @@ from study.data.loading import load
 from study.divergence import first_bad_layer
 from study.execute import execute, run_paths
 from study.models.base import build_network
+from study.monitor import LAG, Reader
 from study.records import read_record
 from study.state import TrainState, initial_network
-from tests.runs import tiny
+from tests.runs import assert_same_results, tiny
 
 CPU = torch.device("cpu")
 
@@ -139,6 +140,40 @@ def test_divergence_is_a_result(tmp_path):
     assert read_record(run_paths(run)) == record
 
 
+class LateReader(Reader):
+    """Reads losses late, as on a GPU."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.lag = LAG
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["a checkpoint each step", "no checkpoint"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": {"family": "none"}, "lr": 1e3},
+        {"norm": {"family": "none"}, "lr": 1e3, "schedule": {"warm_start_epochs": 1}},
+        {"lr": 1e6},
+        {"norm": {"noise": True}, "lr": 1e6},
+    ],
+    ids=["none", "none, in the second epoch", "bn", "bn_noisy"],
+)
+def test_losses_that_are_read_late_change_nothing(tmp_path, monkeypatch, changes, seconds):
+    """A GPU's losses arrive some updates late; the run ends as if they had not."""
+    measured = ["activation_moments@every:1", "activation_moments@divergence", "update_path@divergence"]
+    probes = {"measure": measured}
+    settings = {**changes, "probes": probes, "epochs": 3}
+    at_once, late = (
+        tiny(tmp_path / name, **settings, checkpoint_seconds=s) for name, s in (("a", 1e9), ("b", seconds))
+    )
+    execute(at_once)
+    monkeypatch.setattr("study.state.Reader", LateReader)
+    record = execute(late)
+    assert record["outcome"] == "diverged"
+    assert_same_results(run_paths(at_once), run_paths(late))
+
+
 def test_a_diverged_run_says_that_its_running_statistics_are_spoilt(tmp_path):
     run = tiny(tmp_path, lr=1e6, norm={"scale": False, "name": "bn_no_var"})
     record = execute(run)
@@ -171,7 +206,7 @@ def test_the_bad_layer_is_found_by_the_very_pass(tmp_path, source):
     run = tiny(tmp_path, **changes)
     state = TrainState(run, load(run.data, CPU), CPU)
     for step in (0, 1):
-        state.remember_buffers()
+        state.remember()
         seen = state.forward(state.epoch_batches(0).batch(step)[0])
     again = {}
     name = "block2.conv1"
