@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from study.execute import run_paths
-from study.ownership import owner_of
+from study.ownership import is_alive, owner_of
 from study.records import read_record
 from tests.runs import leftovers
 from tests.slurm.helpers import LONG, TINY, config, finished, launch, status
@@ -42,24 +42,36 @@ def test_a_thousand_trials_finish_once_each(slurm, tmp_path, shim):
     many(slurm, tmp_path, shim, 1000, trials_per_task=50)
 
 
+def left(configs):
+    return [c for c in configs if status(run_paths(c)) != "finished"]
+
+
+def killed(slurm, owner, whole_task):
+    """Send SIGKILL to a trial, or to all of its task; return whether there was one left to kill."""
+    if whole_task:
+        slurm.run("scancel", "--signal=KILL", "--full", owner.job_id, check=False)
+        return True
+    try:
+        os.kill(owner.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @pytest.mark.slow
 def test_fifty_kills_at_random_lose_nothing(slurm, tmp_path):
-    dice = random.Random(0)
-    configs = [config(tmp_path, *LONG, "epochs=40", f"seed={s}") for s in range(8)]
-    kills = 0
-    until_when = time.monotonic() + 1800
-    while any(status(run_paths(c)) != "finished" for c in configs) and time.monotonic() < until_when:
+    dice, configs, kills = random.Random(0), [], 0
+    end = time.monotonic() + 1800
+    while (kills < KILLS or left(configs)) and time.monotonic() < end:
+        while kills < KILLS and len(left(configs)) < 6:  # the grid grows until enough have been killed
+            configs.append(config(tmp_path, *LONG, f"seed={len(configs)}"))
         launch(configs, trials_per_task=2)
         time.sleep(dice.uniform(0, 8))
-        owners = [o for c in configs if (o := owner_of(run_paths(c)))]
+        owners = [o for c in left(configs) if (o := owner_of(run_paths(c))) and is_alive(o)]
         if owners and kills < KILLS:
-            kills += 1
-            victim = dice.choice(owners)
-            if dice.random() < 0.5:
-                os.kill(victim.pid, signal.SIGKILL)
-            else:
-                slurm.run("scancel", "--signal=KILL", "--full", victim.job_id, check=False)
+            kills += killed(slurm, dice.choice(owners), whole_task=dice.random() < 0.5)
         slurm.hasten()
+    assert kills == KILLS
     finished(slurm, configs)
     for c in configs:
         assert leftovers(run_paths(c)) == []
