@@ -178,10 +178,10 @@ def _main(args: Any, names: Sequence[str], settings: Sequence[str]) -> int:
         f"at most, {args.workers} at once; a run that diverges costs next to nothing, shared runs count once:"
     )
     print(table(lines, args.workers), flush=True)
-    others = lines_of([p for p in PARTS if p.name not in wanted], settings, seen)
-    if others and not names:
+    rest = [] if names else [p for p in PARTS if p.name not in wanted]
+    if rest:
         print("\nnot decided by the digits, left to --all, to scale=workstation or to scale=paper:")
-        print(table(others, args.workers), flush=True)
+        print(table(lines_of(rest, settings, seen), args.workers), flush=True)
     if args.command == "plan":
         return 0
     worst = 0
