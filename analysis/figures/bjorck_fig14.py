@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from analysis import style
 from analysis.figures import _probes as probes
@@ -43,6 +44,7 @@ def draw(frames: Frames) -> style.Drawing:
                     mine["mean"], mine["gradient"], s=9, color=colours[norm], alpha=0.6, linewidths=0
                 )
                 style.log_axis(axes, "y", mine["gradient"])
+                axes.xaxis.set_major_locator(MaxNLocator(5))
                 rho = probes.over_seeds(correlations(mine)["rho"])
                 axes.set_title(f"{norm}, layer {number}: ρ = {rho}", fontsize=8)
         figure.supxlabel("mean of the input channel", fontsize=9)
