@@ -26,6 +26,9 @@ from study.errors import OwnedElsewhereError
 from study.paths import RunPaths
 from study.status import Status
 
+REMOVAL_SECONDS = 5.0
+"""Longest time that a claim may stand half removed before it counts as one that cannot be seen from here."""
+
 
 class OwnershipLostError(OwnedElsewhereError):
     """Another process took the run directory over; this one must not write into it any more."""
@@ -48,8 +51,14 @@ class Owner:
     """SLURM's restart count of that job."""
 
     def __str__(self) -> str:
+        if not self.token:
+            return "somebody whose owner.json cannot be read"
         job = f", SLURM job {self.job_id}" if self.job_id else ""
         return f"process {self.pid} on {self.host}{job}"
+
+
+UNREADABLE = Owner(token="", host="", boot="", pid=0, started=0.0, job_id="", restart=0)
+"""Stands for the owner of a claim that cannot be understood: nobody can see from here whether it lives."""
 
 
 def this_process() -> Owner:
@@ -80,6 +89,8 @@ def claimed(paths: RunPaths) -> bool:
 
 def is_alive(owner: Owner) -> bool | None:
     """Whether the owner still runs; None if that cannot be known from here."""
+    if not owner.token:
+        return None
     if owner.host == socket.gethostname():
         if owner.boot == _boot():
             return _process_alive(owner.pid, owner.started)
@@ -130,9 +141,9 @@ class Claim:
 
     def release(self) -> None:
         """Give the directory back: remove this claim and the dead ones below it."""
-        for number, _ in reversed(_claims(self.paths)):
+        for number in _numbers(self.paths):
             if number <= self.number:
-                shutil.rmtree(_folder(self.paths, number), ignore_errors=True)
+                _drop(self.paths, number)
 
 
 @contextlib.contextmanager
@@ -153,10 +164,11 @@ def claim(paths: RunPaths) -> Iterator[Claim]:
 
 def release_unseen(paths: RunPaths) -> None:
     """Remove all claims on a run whose owner cannot be seen from here; for a person who knows it is gone."""
-    for number, owner in reversed(_claims(paths)):
+    for _, owner in reversed(_claims(paths)):
         if is_alive(owner):
             raise OwnedElsewhereError(f"{paths.root} is owned by {owner}, which is alive")
-        shutil.rmtree(_folder(paths, number), ignore_errors=True)
+    for number in _numbers(paths):
+        _drop(paths, number)
 
 
 def tag(paths: RunPaths, sweep: str, patience: float = 5.0) -> bool:
@@ -196,10 +208,13 @@ def _here() -> tuple[str, str, int]:
 
 def _claim(paths: RunPaths) -> Claim:
     owner = this_process()
+    end = time.monotonic() + REMOVAL_SECONDS
     while True:
         found = _claims(paths)
         if found:
             _refuse_if_held(paths, found[-1][1])
+        elif time.monotonic() > end and _numbers(paths):  # nobody goes on removing it
+            _refuse_if_held(paths, UNREADABLE)
         number = found[-1][0] + 1 if found else 1
         tmp = paths.root / f".owner.{owner.token}.{owner.pid}@{owner.host}.tmp"
         tmp.mkdir()
@@ -247,13 +262,45 @@ def _refuse_if_held(paths: RunPaths, owner: Owner) -> None:
 
 
 def _claims(paths: RunPaths) -> list[tuple[int, Owner]]:
+    """All claims, the highest last; one without its owner.json was released while we looked."""
     found = []
-    for folder in paths.root.glob("owner.*"):
-        number = folder.name.removeprefix("owner.")
-        if number.isdigit():
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # released while we looked
-                found.append((int(number), Owner(**json.loads((folder / "owner.json").read_text()))))
-    return sorted(found, key=lambda x: x[0])
+    for number in reversed(_numbers(paths)):
+        with contextlib.suppress(FileNotFoundError):
+            found.append((number, _read(_folder(paths, number) / "owner.json")))
+    return found
+
+
+def _read(file: Path) -> Owner:
+    """Return the owner that a file names, UNREADABLE if it names none."""
+    try:
+        values = json.loads(file.read_text())
+        owner = Owner(**values)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError):
+        return UNREADABLE
+    wrong = [k for k, v in values.items() if not isinstance(v, _KINDS[k]) or isinstance(v, bool)]
+    return UNREADABLE if wrong or not owner.token else owner
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "token": str, "host": str, "boot": str, "pid": int, "started": (int, float), "job_id": str, "restart": int
+}  # fmt: skip
+
+
+def _numbers(paths: RunPaths) -> list[int]:
+    """Numbers of all claims, also of those that are half removed; the highest first."""
+    names = (p.name.removeprefix("owner.") for p in paths.root.glob("owner.*"))
+    return sorted((int(n) for n in names if n.isascii() and n.isdigit()), reverse=True)
+
+
+def _drop(paths: RunPaths, number: int) -> None:
+    folder = _folder(paths, number)
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            folder.unlink(missing_ok=True)
 
 
 def _folder(paths: RunPaths, number: int) -> Path:

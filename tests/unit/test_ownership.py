@@ -177,3 +177,51 @@ def test_a_sweep_is_noted_by_the_owner_and_not_past_one_that_cannot_be_seen(path
     assert not ownership.tag(paths, "theirs")
     assert ownership.tag(paths, "mine")
     assert records.read_record(paths)["sweeps"] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"token": "ab', "[]", "5", '{"odd": 1}', '{"token": "x"}', "WHOLE", "[" * 100_000, "FOLDER"]
+)
+def test_a_claim_that_cannot_be_read_counts_as_one_that_cannot_be_seen(paths, text):
+    file = paths.root / "owner.1" / "owner.json"
+    file.parent.mkdir(parents=True)
+    if text == "WHOLE":
+        text = json.dumps(dataclasses.asdict(ownership.this_process()) | {"pid": "many"})
+    file.mkdir() if text == "FOLDER" else file.write_text(text)
+    records.write_json(paths.record, {"status": "running", "sweeps": []})
+    assert ownership.is_alive(ownership.owner_of(paths)) is None
+    assert ownership.observed_status(paths) is Status.RUNNING
+    assert not ownership.tag(paths, "mine")
+    with (
+        pytest.raises(OwnedElsewhereError, match=r"owner\.json cannot be read.*--release"),
+        ownership.claim(paths),
+    ):
+        pass
+    ownership.release_unseen(paths)
+    assert not file.parent.exists()
+    with ownership.claim(paths) as held:
+        assert held.number == 1
+
+
+@pytest.mark.parametrize("what", ["a file", "no owner.json"])
+def test_a_claim_that_is_no_claim_keeps_nobody_waiting_for_ever(paths, what, monkeypatch):
+    monkeypatch.setattr(ownership, "REMOVAL_SECONDS", 0.0)
+    paths.root.mkdir()
+    if what == "a file":
+        (paths.root / "owner.1").write_text("x")
+    else:
+        (paths.root / "owner.1").mkdir()
+        (paths.root / "owner.1" / "else").write_text("x")
+    with pytest.raises(OwnedElsewhereError, match="--release"), ownership.claim(paths):
+        pass
+    ownership.release_unseen(paths)
+    with ownership.claim(paths):
+        pass
+
+
+def test_release_leaves_all_claims_while_one_is_alive(paths):
+    plant(paths, 2, host="elsewhere", boot="other")
+    plant(paths, 1)
+    with pytest.raises(OwnedElsewhereError, match="alive"):
+        ownership.release_unseen(paths)
+    assert ownership.owner_of(paths).host == "elsewhere"
