@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StudyError as error:
         print(f"study.probe: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     print(f"measured: {', '.join(names) or 'nothing'}")
     for name, text in failures:
         print(f"study.probe: {name} failed:\n{text}", file=sys.stderr)

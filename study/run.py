@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 
 def main() -> None:
     """Read the command line and launch; an error of the user's is one sentence and exit code 2."""
+    import contextlib
+    import signal
+
     from hydra._internal.utils import get_args_parser
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -17,6 +20,8 @@ def main() -> None:
     from study import compose
     from study.errors import StudyError
 
+    with contextlib.suppress(ValueError):  # only a main thread may
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
     # argparse takes positional words only in one piece; people put -m anywhere
@@ -92,4 +97,7 @@ def _register_help() -> None:
 
 
 if __name__ == "__main__":
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is worth a word before all is imported
     main()

@@ -106,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StudyError as error:
         print(f"study.runs: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return code
 
 

@@ -5,5 +5,5 @@ It would take the launcher's view of them with it; it ends by itself when the la
 
 import signal
 
-for _number in (signal.SIGTERM, signal.SIGHUP):
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(_number, signal.SIG_IGN)

@@ -83,7 +83,8 @@ def run_trial(config: RunConfig, pipe: Connection, output: str, gpu: str | None)
 def _recorded(config: RunConfig, error: str) -> bool:
     """Whether the run's own record names this error; then its log.txt has the traceback."""
     with contextlib.suppress(StudyError):
-        record = read_record(RunPaths(Path(config.runs_dir) / run_id(config)))
+        final = RunPaths(Path(config.runs_dir) / run_id(config))
+        record = read_record(final.rerun if config.rerun else final)
         return record is not None and record.get("error") == error
     return False
 

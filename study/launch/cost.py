@@ -27,12 +27,13 @@ def measure(runs_dirs: Iterable[Path]) -> Measured:
                 record = read_record(paths)
             except DamagedRunError:
                 continue
-            if record and record.get("steps_done", 0) >= MIN_STEPS:
-                fields = record["scientific"]
-                epochs = fields.get("epochs", RunConfig.epochs)
-                seconds = record["seconds"] / record["steps_done"] * record["steps_total"] / epochs
+            if record is None or record.get("steps_done", 0) < MIN_STEPS:
+                continue
+            fields, seconds = record.get("scientific", {}), record.get("seconds")
+            epochs, total = fields.get("epochs", RunConfig.epochs), record.get("steps_total")
+            if epochs and total and seconds is not None:
                 for kind in _kinds(fields):
-                    found[kind].append(seconds)
+                    found[kind].append(seconds / record["steps_done"] * total / epochs)
     return {kind: statistics.median(seconds) for kind, seconds in found.items()}
 
 

@@ -274,7 +274,7 @@ class Pool:
     def _settle_elsewhere(self, now: Trial, message: str = "") -> None:
         """Deal with a trial that another process has finished, or works on, or has left."""
         line = self.display.line(now)
-        owner = owner_of(now.paths)
+        owner = owner_of(now.where)
         if now.done:
             line.finish(State.DONE, now)
         elif now.status is Status.FAILED:
@@ -323,8 +323,9 @@ def _take_output(run: _Running) -> str:
     except OSError:
         return ""
     kept = [x for x in printed.splitlines(keepends=True) if not x.startswith(trackers.WARNING)]
-    if kept and run.trial.paths.root.is_dir():
-        with contextlib.suppress(OSError), open(run.trial.paths.log, "a") as log:
+    where = run.trial.where
+    if kept and where.root.is_dir():
+        with contextlib.suppress(OSError), open(where.log, "a") as log:
             log.writelines(kept)
     return printed
 

@@ -38,6 +38,12 @@ class Trial:
         return self.paths.run_id
 
     @property
+    def where(self) -> RunPaths:
+        """Directory that is worked on: of a rerun, that of the repetition while there is one."""
+        beside = self.paths.rerun
+        return beside if self.config.rerun and beside.root.is_dir() else self.paths
+
+    @property
     def done(self) -> bool:
         """Whether a launch leaves it alone."""
         return self.status in enough(self.config.stop_when_decided) and not self.config.rerun
@@ -45,15 +51,15 @@ class Trial:
     @property
     def share(self) -> float:
         """Share of its steps that are behind it; of a rerun, those of the repetition."""
-        record = _observed(self.paths.rerun)[1] if self.config.rerun else self.record
-        if record is None:
+        record = self.record
+        if record is None or (self.config.rerun and self.where is self.paths):
             return 0.0
         total = record.get("steps_total") or 0
         return min(1.0, record.get("steps_done", 0) / total) if total else 0.0
 
     def look(self) -> "Trial":
         """Return the trial as it stands on disk now."""
-        status, record, damage = _observed(self.paths)
+        status, record, damage = _observed(self.where)
         return replace(self, status=status, record=record, damage=damage)
 
 
@@ -151,7 +157,8 @@ def _trial(paths: RunPaths, config: RunConfig, exists: bool) -> Trial:
         raise ConfigError(
             f"{paths.root} holds another config than the one that asks for this directory; move it away"
         )
-    return Trial(config, paths, status, record, damage)
+    trial = Trial(config, paths, status, record, damage)
+    return trial if trial.where is paths else trial.look()
 
 
 def _observed(paths: RunPaths) -> tuple[Status, dict[str, Any] | None, str]:

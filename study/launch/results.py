@@ -30,18 +30,19 @@ def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Re
     """Read the result of a run from its record and its metrics; the words say so if they are damaged."""
     if record is None or status not in (Status.FINISHED, Status.STOPPED):
         return Result(str(status), None, None, record.get("seconds") if record else None)
+    said, chance = record.get("outcome"), float(record.get("chance", "nan"))
     try:
         rows = _test_rows(paths)
     except (OSError, pa.ArrowException):
         name = paths.metrics.name
         what = f"{name} is {'damaged' if paths.metrics.exists() else 'missing'}"
-        return Result(f"{record['outcome']}, but {what}", None, None, record["seconds"], damaged=True)
+        return Result(f"{said or status}, but {what}", None, None, record.get("seconds"), damaged=True)
     accuracies = [accuracy for accuracy, _ in rows if accuracy is not None]
     accuracy, n = rows[-1] if rows else (None, None)
-    without = "not trained" if record.get("steps_total") == 0 else str(record["outcome"])
-    outcome = fate(str(record["outcome"]), accuracy, n, record["chance"]) or without
+    without = "not trained" if record.get("steps_total") == 0 else str(said or status)
+    outcome = (fate(said, accuracy, n, chance) if said else None) or without
     best, last = (max(accuracies), accuracies[-1]) if accuracies else (None, None)
-    return Result(outcome, best, last, record["seconds"])
+    return Result(outcome, best, last, record.get("seconds"))
 
 
 def _test_rows(paths: RunPaths) -> list[tuple[float | None, int]]:

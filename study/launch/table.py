@@ -170,7 +170,7 @@ class Display:
         if bad or len(shown) < len(lines):
             self.say(", ".join(f"{n} {state}" for state, n in sorted(counts.items())))
         for line in (x for x in lines if x.state is State.FAILED):
-            log = line.trial.paths.log
+            log = line.trial.where.log
             where = f" (see {log})" if log.exists() else ""
             self.say(f"failed: {line.label}: {line.reason}{where}")
         if any(x.state in (State.INTERRUPTED, State.WAITING, State.SHARED) for x in lines):

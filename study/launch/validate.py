@@ -1,5 +1,7 @@
 """Whether every network and norm of a launch can be built, before any of its trials writes anything."""
 
+import contextlib
+import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
@@ -56,10 +58,12 @@ def runnable_here(configs: Sequence[RunConfig]) -> None:
 
 def report(configs: Sequence[RunConfig], pipe: Connection) -> None:
     """Send the text of the first error, or the empty text; for a process of the fork server."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the launcher's, which ends this process
+    refusal = ""
     try:
         buildable(configs)
         runnable_here(configs)
     except ConfigError as error:
-        pipe.send(str(error))
-    else:
-        pipe.send("")
+        refusal = str(error)
+    with contextlib.suppress(OSError):  # the launcher is gone
+        pipe.send(refusal)

@@ -18,7 +18,7 @@ from study.launch.plan import make_plan
 from study.ownership import observed_status, owner_of
 from study.paths import run_dirs
 from study.provenance import git
-from study.records import read_record
+from study.records import read_record, write_json
 
 ROOT = Path(__file__).parents[2]
 LONG = ("scale=smoke", "epochs=100000", "checkpoint_seconds=1000")
@@ -42,7 +42,8 @@ def launched():
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
+        process.stdout.close()
 
 
 def until(condition, seconds=120):
@@ -133,6 +134,26 @@ def test_damaged_runs_are_named_harm_no_other_and_are_mended_by_a_rerun(tmp_path
     assert mended.returncode == 0, told
     assert statuses(tmp_path) == ["finished"] * 4
     assert all(p.metrics.exists() for p in run_dirs(tmp_path))
+
+
+def test_an_interrupted_rerun_is_not_taken_for_the_run_it_repeats(tmp_path, launched):
+    long = (*LONG, f"runs_dir={tmp_path}")
+    plan = make_plan([compose([*long, "rerun=true"])])
+    first = launched(*long)
+    training(tmp_path, 1)
+    first.send_signal(signal.SIGINT)
+    assert first.wait() == 130
+    (run,) = run_dirs(tmp_path)
+    record = read_record(run)
+    write_json(run.record, {**record, "status": "finished", "outcome": "trained"})
+    again = launched(*long, "rerun=true")
+    until(lambda: owner_of(run.rerun) and run.rerun.record.exists())
+    again.send_signal(signal.SIGINT)
+    told = again.communicate()[0]
+    assert again.returncode == 130, told
+    assert "interrupted at" in told
+    assert plan.trials[0].look().status == "preempted"
+    assert read_record(run)["status"] == "finished"
 
 
 def test_a_second_interrupt_kills_at_once(tmp_path, launched):
