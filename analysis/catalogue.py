@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from study.paths import CATALOGUE, RunPaths
 from study.records import METRICS
 
-FORMAT = 3
+FORMAT = 4
 """Version of these files; another version's generations are ignored."""
 
 SETTLED_SECONDS = 2.0

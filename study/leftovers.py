@@ -7,6 +7,7 @@ from pathlib import Path
 
 from study.ownership import claim, is_alive, observed_status, owner_of
 from study.paths import RERUN, RunPaths, run_dirs
+from study.records import DamagedRunError
 from study.status import Status
 
 
@@ -49,7 +50,11 @@ def reruns(runs_dir: Path, *, give_up: bool = False) -> list[Leftovers]:
         final = RunPaths(runs_dir / paths.run_id.removesuffix(".old"))
         aside = paths.run_id.endswith(".old")
         dispensable = final.root.exists() if aside else give_up
-        found.append(leftovers(paths, observed_status(paths), whole=dispensable))
+        try:
+            status: Status | None = observed_status(paths)
+        except DamagedRunError:
+            status = None
+        found.append(leftovers(paths, status, whole=dispensable))
     return found
 
 

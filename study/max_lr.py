@@ -8,6 +8,7 @@ The upper end always rests on a complete run: one that diverged, or one that was
 Bisection takes for granted that all rates above a failing one fail; runs that contradict it are shown.
 """
 
+import contextlib
 import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -92,8 +93,8 @@ class Search:
         status = Status(record["status"]) if record is not None else Status.WAITING
         if record is None or status not in (Status.FINISHED, Status.STOPPED):
             return
-        found, lr = result(paths, status, record), float(record["lr"])
-        if found.damaged:
+        found, lr = result(paths, status, record), record.get("lr")
+        if found.damaged or lr is None or record.get("outcome") is None:
             return
         self.known[lr] = found.outcome
         self.early.discard(lr)
@@ -147,7 +148,8 @@ def find(
         code = launch(make_plan(c for _, c in wanted))
         for search, config in wanted:
             paths = RunPaths(Path(config.runs_dir) / run_id(config))
-            search.learn(paths, read_record(paths))
+            with contextlib.suppress(DamagedRunError):  # the launch has named it
+                search.learn(paths, read_record(paths))
         if code == INTERRUPTED:
             return searches
 

@@ -180,7 +180,7 @@ def tag(paths: RunPaths, sweep: str, patience: float = 5.0) -> bool:
     end = time.monotonic() + patience
     while True:
         record = records.read_record(paths)
-        if not sweep or record is None or sweep in record["sweeps"]:
+        if not sweep or record is None or sweep in record.get("sweeps", ()):
             return record is not None
         owner = owner_of(paths)
         if owner is not None and (owner.host, owner.boot, owner.pid) == _here():
@@ -198,8 +198,9 @@ def tag(paths: RunPaths, sweep: str, patience: float = 5.0) -> bool:
 
 def _note(paths: RunPaths, sweep: str) -> None:
     record = records.read_record(paths)
-    if record is not None and sweep not in record["sweeps"]:
-        records.write_json(paths.record, {**record, "sweeps": [*record["sweeps"], sweep]})
+    sweeps = [] if record is None else record.get("sweeps", [])
+    if record is not None and sweep not in sweeps:
+        records.write_json(paths.record, {**record, "sweeps": [*sweeps, sweep]})
 
 
 def _here() -> tuple[str, str, int]:

@@ -130,7 +130,7 @@ def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
             f"{paths.run_id} kept no final weights (keep_weights=false); only at=init is possible"
         )
     run = stored_config(paths.config)
-    return run, int(record["steps_done"]), run.epochs
+    return run, record.get("steps_done", record.get("steps_total", 0)), run.epochs
 
 
 def _load_weights(state: "TrainState", paths: RunPaths) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from study import record_fields
 from study.errors import StudyError
 from study.paths import RunPaths
 
@@ -134,15 +135,20 @@ def write_table(path: Path, table: pa.Table) -> None:
 def read_record(paths: RunPaths) -> dict[str, Any] | None:
     """Return run.json, or None if there is none; raises DamagedRunError if it cannot be understood."""
     try:
-        record = json.loads(paths.record.read_text())
+        text = paths.record.read_bytes()
     except FileNotFoundError:
         return None
-    except (ValueError, OSError) as error:
+    except OSError as error:  # nothing is known to be wrong with the run
+        raise DamagedRunError(f"{paths.record} cannot be read: {error.strerror or error}") from error
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DamagedRunError(
             f"{paths.record} cannot be read ({error}); delete {paths.root} to run it again"
         ) from error
-    if not isinstance(record, dict) or "status" not in record:
-        raise DamagedRunError(f"{paths.record} is not the record of a run")
+    if wrong := record_fields.fault(record, SCHEMA_VERSION):
+        raise DamagedRunError(f"{paths.record} {wrong}")
+    assert isinstance(record, dict)
     return record
 
 

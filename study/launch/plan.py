@@ -153,7 +153,8 @@ def _trial(paths: RunPaths, config: RunConfig, exists: bool) -> Trial:
     if not exists:
         return Trial(config, paths, Status.WAITING, None)
     status, record, damage = _observed(paths)
-    if record is not None and record.get("scientific") != _as_stored(scientific(config)):
+    asked = _as_stored(scientific(config))
+    if record is not None and record.get("scientific", asked) != asked:  # without it config.yaml tells later
         raise ConfigError(
             f"{paths.root} holds another config than the one that asks for this directory; move it away"
         )

@@ -30,7 +30,7 @@ def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Re
     """Read the result of a run from its record and its metrics; the words say so if they are damaged."""
     if record is None or status not in (Status.FINISHED, Status.STOPPED):
         return Result(str(status), None, None, record.get("seconds") if record else None)
-    said, chance = record.get("outcome"), float(record.get("chance", "nan"))
+    said, chance = record.get("outcome"), float(record.get("chance") or "nan")
     try:
         rows = _test_rows(paths)
     except (OSError, pa.ArrowException):

@@ -104,7 +104,7 @@ class Mirror:
         session.n_nonfinite = 0
         session.send(history.positions(tables))
         if whole:
-            session.send(history.by_depth(tables, int(record["steps_total"])))
+            session.send(history.by_depth(tables, int(record.get("steps_total", 0))))
             session.attach()
         session.describe(record, tables)
         session.close(record["status"])

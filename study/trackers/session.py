@@ -66,7 +66,7 @@ class Session:
             id=str(record["wandb_id"]),
             name=paths.run_id,
             group=config.experiment or None,
-            tags=[name[:MAX_TAG] for name in record["sweeps"]],
+            tags=[name[:MAX_TAG] for name in record.get("sweeps", ())],
             config=plain_config(config, paths.run_id),
             dir=folder,
             resume="allow" if live else None,
@@ -98,8 +98,8 @@ class Session:
         losses = tables["metrics"].column("loss").to_pylist() if "metrics" in tables else []
         found["n_nonfinite"] = sum(not math.isfinite(x) for x in losses if x is not None)
         if record.get("divergence"):
-            found["diverged_at_step"] = record["divergence"]["step"]
-            found["diverged_at_layer"] = record["divergence"]["layer"]
+            found["diverged_at_step"] = record["divergence"].get("step")
+            found["diverged_at_layer"] = record["divergence"].get("layer")
         # Statuses are enumerations, of which W&B would show the members' names.
         plain = {k: str(v) if isinstance(v, str) else v for k, v in found.items() if v is not None}
         finite = {k: v for k, v in plain.items() if not isinstance(v, float) or math.isfinite(v)}

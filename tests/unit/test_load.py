@@ -173,10 +173,26 @@ def test_settings_tell_runs_apart_that_differ_in_more_than_norm_rate_and_seed(tm
     assert load([tmp_path]).runs["setting"].nunique() == 2
 
 
-def test_a_record_with_odd_values_still_loads(tmp_path):
-    run = factory.write_run(tmp_path, depth="deep", git=None, chance=None, sweeps_extra=["x"], divergence=[1])
-    record = json.loads(RunPaths(tmp_path / run).record.read_text())
-    assert record["depth"] == "deep"
-    runs = load([tmp_path]).runs
-    assert runs["depth"].isna().all()
-    assert runs["commit"].isna().all()
+def test_a_record_with_odd_values_is_damaged_and_the_others_load(tmp_path):
+    changes = {"depth": "deep", "divergence": [1], "schema": 99, "sweeps": 5}
+    odd = []
+    for seed, (field, value) in enumerate(changes.items()):
+        odd.append(factory.write_run(tmp_path, seed=seed))
+        path = RunPaths(tmp_path / odd[-1]).record
+        path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    sparse = factory.write_run(tmp_path, seed=9, git=None, chance=None, sweeps_extra=["x"])
+    frames = load([tmp_path])
+    assert sorted(frames.problems["run_id"]) == sorted(odd)
+    assert set(frames.problems["kind"]) == {"damaged"}
+    for field in changes:
+        assert frames.problems["problem"].str.contains(rf"run\.json .*{field}=").sum() == 1
+    assert frames.runs["run_id"].tolist() == [sparse]
+    assert frames.runs["commit"].isna().all()
+
+
+def test_a_record_with_nothing_but_a_status_loads(tmp_path):
+    run = factory.write_run(tmp_path)
+    RunPaths(tmp_path / run).record.write_text('{"status": "finished"}')
+    frames = load([tmp_path])
+    assert frames.runs["run_id"].tolist() == [run]
+    assert frames.problems.empty

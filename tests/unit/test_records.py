@@ -102,3 +102,55 @@ def test_a_damaged_record_is_named(paths, text):
 
 def test_no_record_is_none(paths):
     assert records.read_record(paths) is None
+
+
+GOOD = {
+    "status": "finished", "outcome": "trained", "schema": 1, "divergence": None, "chance": 0.1, "lr": 0.1,
+    "initial_loss": "inf", "sweeps": ["a"], "seconds": 1, "poisoned": [{"layer": "stem", "step": 3}],
+    "crossings": {"absolute_step": 3, "relative_step": None}, "git": {"commit": None, "dirty": None},
+    "depth": None, "scientific": {"norm.order": "inf"}, "probe_failures": [], "a_later_field": 5,
+}  # fmt: skip
+
+
+def test_a_sound_record_is_read_as_it_is(paths):
+    paths.root.mkdir()
+    for record in (GOOD, {"status": "running"}):
+        paths.record.write_text(json.dumps(record))
+        assert records.read_record(paths) == record
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("status", "done"), ("status", None), ("status", ["finished"]), ("outcome", "won"),
+        ("seconds", "1.0"),
+        ("seconds", None), ("seconds", -1), ("steps_done", "3"), ("steps_total", 2.5), ("steps_done", True),
+        ("restarts", None), ("restarts", {}), ("sweeps", "grid"), ("sweeps", [1]), ("sweeps", None),
+        ("scientific", []), ("crossings", None), ("git", "abc"), ("versions", 3), ("poisoned", {}),
+        ("poisoned", [3]), ("poisoned", [{"layer": "stem"}]), ("probe_failures", "none"), ("chance", "low"),
+        ("lr", "nan"), ("lr", 10**400), ("steps_done", 10**400), ("depth", "deep"),
+        ("divergence", {"step": "x"}), ("scientific", {"epochs": "x"}), ("schema", 2), ("schema", "one"),
+        ("error", {}), ("norm", 7), ("n_classes", -1),
+    ],
+)  # fmt: skip
+def test_a_field_of_the_wrong_kind_is_named(paths, field, value):
+    paths.root.mkdir()
+    paths.record.write_text(json.dumps(GOOD | {field: value}))
+    with pytest.raises(records.DamagedRunError, match=rf"run\.json .*\b{field}\b") as error:
+        records.read_record(paths)
+    assert "delete" not in str(error.value)
+    assert len(str(error.value)) < 400 + len(str(paths.record))
+
+
+def test_only_what_is_no_json_may_be_deleted_on_advice(paths):
+    paths.root.mkdir()
+    for text in ("{", "[" * 100_000, ""):
+        paths.record.write_text(text)
+        with pytest.raises(records.DamagedRunError, match=r"delete .* to run it again"):
+            records.read_record(paths)
+    paths.record.unlink()
+    paths.record.mkdir()
+    for read in (paths, RunPaths(paths.root / "file" / "run")):
+        (paths.root / "file").touch()
+        with pytest.raises(records.DamagedRunError, match=r"cannot be read: (Is|Not) a directory$"):
+            records.read_record(read)

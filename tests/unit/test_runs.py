@@ -1,6 +1,7 @@
 """`python -m study.runs`: finds, compares, sizes and tidies; never removes what is needed or alive."""
 
 import dataclasses
+import json
 import shlex
 import shutil
 import subprocess
@@ -12,10 +13,11 @@ import pytest
 import yaml
 
 from study import ownership, runs
-from study.config import RunConfig, to_mapping, with_values
+from study.config import RunConfig, stored_config, to_mapping, with_values
 from study.errors import OwnedElsewhereError
 from study.identity import run_id, scientific
-from study.paths import RunPaths
+from study.launch.plan import make_plan, mark
+from study.paths import RunPaths, run_dirs
 from study.records import METRICS, write_json
 
 
@@ -80,6 +82,40 @@ def test_a_damaged_run_is_listed_by_name(folder, capsys):
     printed = capsys.readouterr().out
     assert paths.run_id in printed
     assert "damaged" in printed
+
+
+DAMAGE = {
+    "status": "done", "outcome": 3, "seconds": "long", "sweeps": 5, "scientific": [], "steps_done": None,
+    "restarts": {}, "schema": 99, "chance": [], "error": 4, "poisoned": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", DAMAGE)
+def test_one_field_of_the_wrong_kind_harms_that_run_alone(folder, capsys, field):
+    sound, paths = make(folder, seed=1), make(folder)
+    write_json(paths.record, json.loads(paths.record.read_text()) | {field: DAMAGE[field]})
+    for words in (["list"], ["list", "sweep=grid", "outcome=trained"], ["show", paths.run_id]):
+        assert command(folder, *words) == 1
+        printed = capsys.readouterr().out
+        assert "damaged" in printed
+        assert (sound.run_id in printed) == (words[0] == "list")
+    plan = make_plan([stored_config(p.config) for p in (sound, paths)])
+    assert [t.status for t in plan.trials] == ["finished", "failed"]
+    assert field in plan.trials[1].damage
+    litter(paths)
+    assert command(folder, "clean", "--yes", "--finished") == 0
+    assert paths.checkpoint.exists()
+    assert not sound.root.exists()
+
+
+def test_a_record_with_nothing_but_a_status_is_listed(folder, capsys):
+    for seed, status in enumerate(("finished", "stopped", "running", "failed", "preempted")):
+        write_json(make(folder, seed=seed).record, {"status": status})
+    assert command(folder, "list") == 0
+    assert "5 runs" in capsys.readouterr().out
+    plan = make_plan(stored_config(p.config) for p in run_dirs(folder))
+    assert plan.summary()
+    assert len(mark(plan.trials)) == 0
 
 
 def test_show_by_the_beginning_of_an_id(folder, capsys):
