@@ -91,7 +91,7 @@ MORE_LINES = (
         ("gradient_noise",),
         {"noise_subset": 16, "noise_batches": (4, 8), "noise_draws": 2},
     ),
-    Line("sharpness: two eigenvalues on 64 images", ("sharpness",)),
+    Line("sharpness: one eigenvalue on 64 images", ("sharpness",)),
 )
 
 

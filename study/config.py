@@ -195,7 +195,7 @@ class ProbesConfig:
     """gradient_noise: most batches drawn by each law for each size above the smallest."""
     sharpness_images: int = setting(64, ge=1, le=1_000_000, scientific=False)
     """sharpness: training images whose loss's Hessian is taken, as one batch."""
-    sharpness_values: int = setting(2, ge=1, le=100, scientific=False)
+    sharpness_values: int = setting(1, ge=1, le=100, scientific=False)
     """sharpness: eigenvalues, the largest first."""
 
 

@@ -88,7 +88,7 @@ PARTS = (
     Part("schemes", "other normalisations by rate", 55, decides=False),
     Part("lsuv", "LSUV in the place of BN", 52, decides=False),
     Part("zero_or_large", "weights that are 0 or large", 52, decides=False),
-    Part("batch_rate", "batch size, rate, sharpness", 70, decides=False),
+    Part("batch_rate", "batch size, rate, sharpness", 170, decides=False),
 )
 RANDMAT = "randmat"
 RANDMAT_SECONDS = 300.0
