@@ -168,8 +168,19 @@ class Rows:
                 if stray.name not in self.parts:
                     stray.unlink(missing_ok=True)
         for name in self.parts:
-            if not (paths.parts / name).exists():
-                raise DamagedRunError(f"{paths.parts / name} is missing, but the checkpoint needs it")
+            self._check(paths.parts / name)
+
+    def _check(self, part: Path) -> None:
+        """Raise DamagedRunError unless a part can be read; better now than after the last epoch."""
+        advice = (
+            f"but {self.paths.checkpoint} needs it; delete {self.paths.checkpoint} to start this run over"
+        )
+        if not part.exists():
+            raise DamagedRunError(f"{part} is missing, {advice}")
+        try:
+            pq.read_metadata(part)
+        except (OSError, pa.ArrowException) as error:
+            raise DamagedRunError(f"{part} is damaged, {advice}") from error
 
     def add(self, name: str, table: pa.Table) -> None:
         """Buffer rows of one table."""

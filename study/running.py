@@ -221,13 +221,14 @@ class Running:
             return False
         try:
             saved = torch.load(self.paths.checkpoint, map_location=self.state.device, weights_only=True)
-        except Exception as error:
+            parts, seconds = [str(name) for name in saved["parts"]], float(saved["seconds"])
+            self.state.load_state_dict(saved["state"])
+        except Exception as error:  # torch, and what it finds in the file, raise many kinds
             raise records.DamagedRunError(
                 f"{self.paths.checkpoint} is damaged; delete it to start this run over"
             ) from error
-        self.rows_store = Rows(self.paths, saved["parts"])
-        self.state.load_state_dict(saved["state"])
-        self._began -= saved["seconds"]
+        self.rows_store = Rows(self.paths, parts)
+        self._began -= seconds
         return True
 
     def _flush_rows(self) -> None:

@@ -6,8 +6,10 @@ import random
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
 from study.execute import execute, run_paths
 from study.identity import run_id
@@ -215,14 +217,58 @@ def test_a_rerun_killed_in_its_swap_loses_nothing(tmp_path, whole):
     assert [p.name for p in tmp_path.iterdir()] == [paths.run_id]
 
 
+def garble(path: Path, how: str) -> None:
+    """Damage a checkpoint."""
+    saved = torch.load(path, weights_only=True)
+    if how == "another dictionary":
+        saved = {"epoch": 3}
+    elif how == "a list":
+        saved = [1, 2]
+    elif how == "another shape":
+        network = saved["state"]["network"]
+        name = next(name for name, value in network.items() if value.ndim == 4)
+        network[name] = network[name][:, :, :1]
+    elif how == "no parts":
+        saved["parts"] = None
+    torch.save(saved, path)
+    if how == "garbage":
+        path.write_bytes(b"garbage")
+    elif how == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+
+
+HOW = ["garbage", "truncated", "another dictionary", "a list", "another shape", "no parts"]
+
+
 def test_a_damaged_checkpoint_is_one_sentence_with_the_way_out(tmp_path, whole):
     config = tiny(tmp_path)
     execute(config, stop=lambda: True)
     paths = run_paths(config)
-    paths.checkpoint.write_bytes(b"garbage")
-    with pytest.raises(DamagedRunError, match=r"checkpoint\.pt is damaged; delete it to start") as error:
-        execute(config)
-    assert "\n" not in str(error.value)
+    sound = paths.checkpoint.read_bytes()
+    for how in HOW:
+        paths.checkpoint.write_bytes(sound)
+        garble(paths.checkpoint, how)
+        before = paths.record.read_bytes()
+        with pytest.raises(DamagedRunError, match=r"checkpoint\.pt is damaged; delete it to start") as error:
+            execute(config)
+        assert "\n" not in str(error.value)
+        assert paths.record.read_bytes() == before
+    paths.checkpoint.unlink()
+    execute(config)
+    assert_same_results(paths, whole)
+
+
+def test_a_truncated_part_is_found_before_training_and_costs_one_file(tmp_path, whole):
+    config = tiny(tmp_path)
+    told = iter([False, False, False, True])
+    execute(config, stop=lambda: next(told))
+    paths = run_paths(config)
+    part = min(paths.parts.iterdir())
+    part.write_bytes(part.read_bytes()[:-20])
+    heard = []
+    with pytest.raises(DamagedRunError, match=rf"{part.name} is damaged, .*delete .*checkpoint\.pt to start"):
+        execute(config, report=heard.append)
+    assert heard == []
     paths.checkpoint.unlink()
     execute(config)
     assert_same_results(paths, whole)

@@ -57,13 +57,27 @@ def test_resuming_drops_parts_that_the_checkpoint_does_not_name(paths):
     assert table["loss"].to_pylist() == [1.0, 7.0]
 
 
-def test_a_missing_part_is_damage_not_a_shorter_table(paths):
+@pytest.mark.parametrize("what", ["missing", "damaged", "empty", "a folder"])
+def test_a_missing_or_damaged_part_is_named_at_once_with_the_way_out(paths, what):
     rows = records.Rows(paths)
     rows.add("metrics", metrics(0))
-    kept = rows.flush(0)
-    (paths.parts / kept[0]).unlink()
-    with pytest.raises(records.DamagedRunError, match="missing"):
+    rows.flush(0)
+    rows.add("metrics", metrics(1))
+    kept = rows.flush(1)
+    part = paths.parts / kept[1]
+    content = part.read_bytes()
+    part.unlink()
+    if what == "a folder":
+        part.mkdir()
+    elif what != "missing":
+        part.write_bytes(content[:-9] if what == "damaged" else b"")
+    word = "missing" if what == "missing" else "damaged"
+    with pytest.raises(records.DamagedRunError) as error:
         records.Rows(paths, kept)
+    assert str(error.value) == (
+        f"{part} is {word}, but {paths.checkpoint} needs it; delete {paths.checkpoint} to start this run over"
+    )
+    assert (paths.parts / kept[0]).exists()
 
 
 def test_a_run_without_rows_has_an_empty_table(paths):
