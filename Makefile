@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 # One computing thread per test process: the tests already fill the cores.
 TEST := OMP_NUM_THREADS=1 MPLBACKEND=agg $(BIN)/python -m pytest -n auto --dist worksteal
 
+SCALE := laptop
+RUNS := runs
+REPORT := report
+
 .PHONY: help install quickstart study test test-full test-slow test-slurm test-slurm-slow lint format bench clean
 
 help:
@@ -28,9 +32,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# A failed trial does not keep the others from the report; it keeps make from success.
 quickstart: install
-	@$(BIN)/python -m study.run -m lr=0.1,0.003,0.0001 norm=bn,none scale=laptop sweep=grid
-	@$(BIN)/python -m analysis.report --runs runs --sweep grid --out report
+	@$(BIN)/python -m study.run -m lr=0.1,0.003,0.0001 norm=bn,none scale=$(SCALE) sweep=grid runs_dir=$(RUNS); \
+	code=$$?; [ $$code -gt 1 ] || $(BIN)/python -m analysis.report --runs $(RUNS) --sweep grid --out $(REPORT) && exit $$code
 
 study: install
 	@$(BIN)/python -m study.parts run; code=$$?; \

@@ -10,14 +10,21 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+READ = (("study", "*.py"), ("conf", "*.yaml"))
+"""Folders of the checkout that a run reads, and what of them."""
+
 
 @functools.cache
 def git() -> dict[str, Any]:
-    """Return {commit, dirty} of the code's checkout; None for both outside one."""
+    """Return {commit, dirty} of the code's checkout; None for both outside one.
+
+    Dirty is a checkout with uncommitted changes, or with new files among those that a run reads.
+    """
     root = Path(__file__).resolve().parent.parent
     commit = _git(root, "rev-parse", "HEAD")
     changes = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if commit is None else bool(changes)}
+    added = _git(root, "ls-files", "--others", "--exclude-standard", "--", *(name for name, _ in READ))
+    return {"commit": commit, "dirty": None if commit is None else bool(changes or added)}
 
 
 CODE_CHANGED = "STUDY_CODE_CHANGED"
@@ -31,7 +38,7 @@ def code() -> dict[str, str | None]:
     """
     root = Path(__file__).resolve().parent.parent
     found = hashlib.sha256()
-    for folder, end in (("study", "*.py"), ("conf", "*.yaml")):
+    for folder, end in READ:
         for path in sorted((root / folder).rglob(end)):
             found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     diff = _git(root, "diff", "HEAD") or ""
