@@ -1,7 +1,18 @@
 """The errors a person can cause and mend; entry points print them as one plain sentence and exit non-zero."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+"""Error numbers of a disk that is full or read-only, and of files that are somebody else's."""
+
+DISK = UNWRITABLE | {
+    errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST, errno.EIO, errno.EISDIR
+}  # fmt: skip
+"""Those of all that the disk, or a path that was given, is to blame for."""
 
 
 class StudyError(Exception):
@@ -22,3 +33,15 @@ def unknown(what: str, given: object, valid: Iterable[str]) -> ConfigError:
     near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.6)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return ConfigError(f"unknown {what} '{given}'.{hint} Valid: {', '.join(names) or 'none'}.")
+
+
+@contextlib.contextmanager
+def plain_disk_errors(root: Path) -> Iterator[None]:
+    """Turn what the disk is to blame for into one plain sentence (StudyError); `root` if it names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        cannot = "read or write" if error.errno in (errno.ENOENT, errno.EIO) else "write to"
+        raise StudyError(f"cannot {cannot} {error.filename or root}: {error.strerror}") from error

@@ -6,7 +6,6 @@ record = execute(compose(["lr=0.1", "norm=bn"]))
 """
 
 import contextlib
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from study import device as devices
 from study import ownership
 from study.config import RunConfig, stored_config
 from study.data.loading import load
-from study.errors import ConfigError, OwnedElsewhereError, StudyError
+from study.errors import UNWRITABLE, ConfigError, OwnedElsewhereError, StudyError, plain_disk_errors
 from study.identity import run_id, scientific
 from study.opening import record_failure
 from study.ownership import claim, claimed
@@ -37,11 +36,11 @@ def execute(
 
     `report` hears of progress about twice a second. When `stop()` turns true the run writes a checkpoint, is
     marked preempted and returns. Raises ConfigError before anything is written; OwnedElsewhereError if
-    another process owns the run; StudyError for a full or read-only disk; any other exception is recorded
-    (status failed, traceback in log.txt) and raised again.
+    another process owns the run; StudyError for a disk that is full, read-only or at fault; any other
+    exception is recorded (status failed, traceback in log.txt) and raised again.
     """
     final = run_paths(config)
-    with _plain_disk_errors(final.root):
+    with plain_disk_errors(final.root):
         if _aside(final).exists():
             with _swapping(final):
                 _complete_swap(final)
@@ -100,9 +99,13 @@ def _finished(paths: RunPaths, config: RunConfig) -> dict[str, Any] | None:
     progress = record["status"] == Status.FINISHED and (paths.checkpoint.exists() or paths.parts.exists())
     killed_at_the_end = progress or claimed(paths)
     if killed_at_the_end:
-        with contextlib.suppress(OwnedElsewhereError), claim(paths):
-            if progress:
-                drop_progress(paths)
+        try:
+            with contextlib.suppress(OwnedElsewhereError), claim(paths):
+                if progress:
+                    drop_progress(paths)
+        except OSError as error:
+            if error.errno not in UNWRITABLE:  # a finished run on a read-only disk is a result all the same
+                raise
     ownership.tag(paths, config.sweep)
     return read_record(paths)
 
@@ -140,15 +143,3 @@ def _swapping(final: RunPaths) -> Iterator[None]:
 
 def _aside(final: RunPaths) -> Path:
     return final.root.parent / RERUN / f"{final.run_id}.old"
-
-
-@contextlib.contextmanager
-def _plain_disk_errors(root: Path) -> Iterator[None]:
-    """Turn "no space left", "read-only" and "permission denied" into one plain sentence."""
-    plain = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in plain:
-            raise
-        raise StudyError(f"cannot write to {error.filename or root}: {error.strerror}") from error

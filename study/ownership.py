@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from study import records
-from study.errors import OwnedElsewhereError
+from study.errors import UNWRITABLE, OwnedElsewhereError
 from study.paths import RunPaths
 from study.status import Status
 
@@ -176,6 +176,7 @@ def tag(paths: RunPaths, sweep: str, patience: float = 5.0) -> bool:
 
     Reads and writes while owning the run, so that of two sweeps neither name is lost. Where another process
     owns it, tries again for `patience` seconds; a run that this process owns already is written at once.
+    On a full or read-only disk it is not noted.
     """
     end = time.monotonic() + patience
     while True:
@@ -183,13 +184,15 @@ def tag(paths: RunPaths, sweep: str, patience: float = 5.0) -> bool:
         if not sweep or record is None or sweep in record.get("sweeps", ()):
             return record is not None
         owner = owner_of(paths)
-        if owner is not None and (owner.host, owner.boot, owner.pid) == _here():
-            _note(paths, sweep)
-            return True
+        mine = owner is not None and (owner.host, owner.boot, owner.pid) == _here()
         try:
-            with claim(paths):
+            with contextlib.nullcontext() if mine else claim(paths):
                 _note(paths, sweep)
             return True
+        except OSError as error:
+            if error.errno in UNWRITABLE:
+                return False
+            raise
         except OwnedElsewhereError:
             if time.monotonic() > end or (owner is not None and is_alive(owner) is None):
                 return False

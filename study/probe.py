@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from study.config import ProbesConfig, RunConfig, stored_config
-from study.errors import ConfigError, StudyError, unknown
+from study.errors import ConfigError, StudyError, plain_disk_errors, unknown
 from study.paths import RunPaths
 from study.records import read_record, write_table
 from study.status import Status
@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__doc__)
         return 0 if given else 2
     try:
-        names, failures = probe_run(*_parsed(given))
+        paths, probes, at = _parsed(given)
+        with plain_disk_errors(paths.root):
+            names, failures = probe_run(paths, probes, at)
     except StudyError as error:
         print(f"study.probe: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,6 @@
 """`python -m study.runs list|show|diff|clean`: find, compare, size and tidy runs. Imports no torch."""
 
 import argparse
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from rich.table import Table
 from study import describe
 from study.arguments import Parser, counted
 from study.config import RunConfig, stored_config, to_mapping
-from study.errors import ConfigError, StudyError, unknown
+from study.errors import ConfigError, StudyError, plain_disk_errors, unknown
 from study.launch.cost import duration
 from study.launch.results import result
 from study.launch.table import console, percent
@@ -102,7 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     args = _parser().parse_args(argv)
     try:
-        code: int = args.run(args)
+        with plain_disk_errors(args.runs):
+            code: int = args.run(args)
     except StudyError as error:
         print(f"study.runs: {error}", file=sys.stderr)
         return 2
@@ -249,8 +249,9 @@ def _described(found: Leftovers) -> str:
 
 def _removed(found: Leftovers) -> bool:
     try:
-        found.remove()
-    except (StudyError, OSError, shutil.Error) as error:
+        with plain_disk_errors(found.paths.root):
+            found.remove()
+    except (StudyError, OSError) as error:
         print(f"{found.paths.root}: left alone: {error}", file=sys.stderr)
         return False
     return True

@@ -17,7 +17,7 @@ import yaml
 from omegaconf._utils import get_yaml_loader
 
 from study.arguments import Parser
-from study.errors import ConfigError, StudyError, unknown
+from study.errors import ConfigError, StudyError, plain_disk_errors, unknown
 from study.status import Status
 
 KEYS = ("program", "method", "metric", "parameters", "command", "name", "description", "project", "entity")
@@ -103,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     args = _parser().parse_args(argv)
     try:
-        code: int = args.run(args)
+        with plain_disk_errors(Path.cwd()):
+            code: int = args.run(args)
     except StudyError as error:
         print(f"study.sweep: {error}", file=sys.stderr)
         return 2

@@ -117,9 +117,9 @@ def _show_agent(plan: Plan) -> None:
 def note_sweeps(trials: Iterable[Trial], display: Display) -> None:
     """Note in runs that are done already that this sweep asked for them too."""
     for trial in mark(trials):
-        display.say(
-            f"{trial.run_id} is owned by {owner_of(trial.paths)}: sweep={trial.config.sweep} not noted"
-        )
+        owner = owner_of(trial.paths)
+        why = f"is owned by {owner}" if owner else "cannot be written to"
+        display.say(f"{trial.run_id} {why}: sweep={trial.config.sweep} not noted")
 
 
 def _refuse_unrunnable(plan: Plan, context: ForkServerContext) -> None:

@@ -1,5 +1,6 @@
 """A run that was killed and started again equals one that never was, to the bit."""
 
+import errno
 import multiprocessing
 import os
 import random
@@ -7,12 +8,15 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from study.execute import execute, run_paths
 from study.identity import run_id
+from study.launch.local import note_sweeps
+from study.launch.plan import make_plan
 from study.ownership import observed_status
 from study.records import DamagedRunError, read_record
 from study.status import Status
@@ -184,6 +188,24 @@ def test_a_run_directory_can_be_moved(tmp_path, whole):
     record = execute(tiny(tmp_path / "elsewhere"))
     assert record["status"] == Status.FINISHED
     assert (copy / "metrics.parquet").stat().st_mtime_ns == before
+
+
+def test_a_finished_run_on_a_read_only_disk_is_a_result(tmp_path, whole, monkeypatch):
+    copy = tmp_path / whole.run_id
+    shutil.copytree(whole.root, copy)
+    (copy / "checkpoint.pt").write_bytes(b"left by a kill")
+
+    def refuse(path, *args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    record = execute(tiny(tmp_path, sweep="later"))
+    assert record["status"] == Status.FINISHED
+    assert "later" not in record["sweeps"]
+    said = []
+    trials = make_plan([tiny(tmp_path, sweep="later")]).trials
+    note_sweeps(trials, SimpleNamespace(say=said.append))
+    assert said == [f"{whole.run_id} cannot be written to: sweep=later not noted"]
 
 
 def test_a_half_done_run_can_be_moved_and_resumed(tmp_path, whole):

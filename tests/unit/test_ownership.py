@@ -1,4 +1,6 @@
+import contextlib
 import dataclasses
+import errno
 import json
 import multiprocessing
 import os
@@ -166,6 +168,23 @@ def test_sweeps_that_note_themselves_at_once_all_stay(paths):
     assert [p.exitcode for p in processes] == [0, 0, 0]
     assert sorted(records.read_record(paths)["sweeps"]) == sorted(name for mine in names for name in mine)
     assert ownership.owner_of(paths) is None
+
+
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_on_a_disk_that_cannot_be_written_a_sweep_is_not_noted(paths, number, owned, monkeypatch):
+    paths.root.mkdir()
+    records.write_json(paths.record, {"status": "finished", "sweeps": []})
+    with ownership.claim(paths) if owned else contextlib.nullcontext():
+
+        def refuse(*args, **kwargs):
+            raise OSError(number, os.strerror(number), "x")
+
+        for name in ("mkdir", "replace"):
+            monkeypatch.setattr(os, name, refuse)
+        assert not ownership.tag(paths, "mine")
+    assert records.read_record(paths)["sweeps"] == []
+    assert [p.name for p in paths.root.iterdir()] == ["run.json"]
 
 
 def test_a_sweep_is_noted_by_the_owner_and_not_past_one_that_cannot_be_seen(paths):

@@ -1,5 +1,6 @@
 """`python -m study.probe`: tables for a finished run, at init and at the end."""
 
+import errno
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -82,6 +83,19 @@ def test_mistakes_get_one_sentence(
     error = capsys.readouterr().err
     assert says in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_full_disk_is_one_sentence(
+    finished: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, table: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("study.probe.write_table", full)
+    assert main([str(finished.root), "probes.measure=[logit_gradients]"]) == 2
+    assert capsys.readouterr().err == (
+        f"study.probe: cannot write to {finished.probe('logit_gradients')}: No space left on device\n"
+    )
 
 
 def test_without_weights_only_init(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
