@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock
+from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset, pil_loader
 from torchvision.transforms import functional as tv
 
@@ -31,11 +32,16 @@ Samples = list[tuple[str, int]]
 
 
 def load(config: DataConfig) -> RawSet:
-    """Return the decoded images; raises ConfigError for an unset size or a wrong layout, StudyError for a
-    file that is not a readable image.
+    """Return the decoded images; raises ConfigError for a setting that does not suit or a wrong layout, and
+    StudyError for a file that is not a readable image.
     """
     if not config.size:
         raise ConfigError("data.size=0 does not suit image_folder: its images differ in size; set 1 to 1024")
+    if config.fit != DataConfig.fit:
+        raise ConfigError(
+            f"data.fit={config.fit} has no effect with data=image_folder, whose images are decoded at "
+            "data.size; leave it out"
+        )
     root = Path(config.root).expanduser()
     train, test, n_classes = _listed(root, config)
     path = root / ".cache" / f"{config.size}px-{_digest(root, [train, test], config.size)}.pt"
@@ -70,6 +76,11 @@ def _listed(root: Path, config: DataConfig) -> tuple[Samples, Samples, int]:
     for folder, samples in zip((train, test), listed, strict=True):
         if not samples:
             raise ConfigError(f"{folder}/CLASS/ holds no images of type {', '.join(IMG_EXTENSIONS)}")
+    having = {k for _, k in listed[0]}
+    if empty := [name for name, k in classes.items() if k not in having]:
+        raise ConfigError(
+            f"{train / empty[0]} holds no training images; remove the class, or fill its folder"
+        )
     return listed[0], listed[1], len(names)
 
 
@@ -78,7 +89,10 @@ def _digest(root: Path, splits: list[Samples], size: int) -> str:
     digest = hashlib.sha256(f"{DECODING} {size}".encode())
     for samples in splits:
         for name, k in samples:
-            status = os.stat(name)
+            try:
+                status = os.stat(name)
+            except OSError as error:  # a link that leads nowhere, or in a circle
+                raise StudyError(f"{name} cannot be read ({error.strerror}); mend or remove it") from error
             entry = (os.path.relpath(name, root), k, status.st_size, status.st_mtime_ns)
             digest.update(repr(entry).encode())
         digest.update(b"\n")
@@ -93,7 +107,7 @@ def _decoded(samples: Samples, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         name = samples[index][0]
         try:
             image = tv.center_crop(tv.resize(pil_loader(name), size, antialias=True), [size, size])
-        except (OSError, ValueError, SyntaxError) as error:
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise StudyError(f"{name} is not a readable image ({error}); mend or remove it") from error
         images[index] = tv.pil_to_tensor(image)
 

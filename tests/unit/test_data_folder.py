@@ -143,3 +143,36 @@ def test_it_goes_through_the_common_loading(tmp_path):
     image_set = load_set(config(tmp_path, subset=4), "cpu")
     assert image_set.shape == (3, SIZE, SIZE)
     assert image_set.train.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_padding_has_no_effect_and_is_refused(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ConfigError, match=r"data\.fit=pad has no effect with data=image_folder"):
+        image_folder.load(config(tmp_path, fit="pad"))
+
+
+@pytest.mark.parametrize("target", ["nowhere.png", "link.png"])
+def test_a_link_that_leads_nowhere_is_named(tmp_path, target):
+    write_images(tmp_path)
+    (tmp_path / "train/b/link.png").symlink_to(tmp_path / "train/b" / target)
+    with pytest.raises(StudyError, match=r"train/b/link\.png cannot be read \(.+\); mend or remove it"):
+        image_folder.load(config(tmp_path))
+
+
+def test_an_image_beyond_the_decoders_limit_is_named(tmp_path, monkeypatch):
+    write_images(tmp_path)
+    path = tmp_path / "train/b/1.png"
+    Image.new("RGB", (64, 64)).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(StudyError, match=r"train/b/1\.png is not a readable image \(Image size"):
+        image_folder.load(config(tmp_path))
+
+
+@pytest.mark.parametrize("left", ["empty", "text"])
+def test_a_class_without_training_images_is_named(tmp_path, left):
+    write_images(tmp_path)
+    (tmp_path / "train/zebra").mkdir()
+    if left == "text":
+        (tmp_path / "train/zebra/notes.txt").write_text("to be drawn")
+    with pytest.raises(ConfigError, match=r"train/zebra holds no training images"):
+        image_folder.load(config(tmp_path))
