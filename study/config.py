@@ -287,11 +287,19 @@ def from_mapping(mapping: Mapping[str, Any]) -> RunConfig:
 
 
 def stored_config(path: Path) -> RunConfig:
-    """Return the config that a run's config.yaml holds; raises StudyError if it cannot be read."""
+    """Return the config that a run's config.yaml holds; raises StudyError that names the file."""
     try:
-        return from_mapping(yaml.safe_load(path.read_text()))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise StudyError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise StudyError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, Mapping):
+        raise StudyError(f"{path} is damaged: it holds no settings")
+    try:
+        return from_mapping(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path} does not suit this version of the study: {error}") from error
 
 
 def check_together(run: RunConfig) -> None:

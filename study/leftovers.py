@@ -21,7 +21,13 @@ class Leftovers:
     """Whether the run itself is to go."""
 
     def remove(self) -> None:
-        """Remove them while owning the run; raises OwnedElsewhereError if somebody else does by now."""
+        """Remove them while owning the run; raises OwnedElsewhereError if somebody else does by now.
+
+        Of a run that is a link, the link alone goes: the run lies elsewhere, and may be somebody's there.
+        """
+        if self.whole and self.paths.root.is_symlink():
+            self.paths.root.unlink()
+            return
         with claim(self.paths):  # its release also drops the claims of the dead
             if self.whole:
                 self._remove_run()

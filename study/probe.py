@@ -127,11 +127,14 @@ def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
         raise StudyError(f"there is no run at {paths.root}")
     if record["status"] != Status.FINISHED:
         raise StudyError(f"{paths.run_id} is {record['status']}, not finished; launch it again to finish it")
-    if at == "final" and not paths.weights.exists():
-        raise StudyError(
-            f"{paths.run_id} kept no final weights (keep_weights=false); only at=init is possible"
-        )
     run = stored_config(paths.config)
+    if at == "final" and not paths.weights.exists():
+        why = (
+            f"{paths.weights} is missing; rerun=true trains it again"
+            if run.keep_weights
+            else f"{paths.run_id} kept no final weights (keep_weights=false)"
+        )
+        raise StudyError(f"{why}; only at=init is possible")
     return run, record.get("steps_done", record.get("steps_total", 0)), run.epochs
 
 

@@ -20,10 +20,16 @@ from study.leftovers import Leftovers, leftovers, reruns
 from study.ownership import claimed, is_alive, observed_status, owner_of, release_unseen
 from study.paths import RunPaths, run_dirs
 from study.records import DamagedRunError, read_record
-from study.status import Status
+from study.status import Outcome, Status
 
 LABELS = ("norm", "lr", "seed", "model", "depth", "data", "experiment", "scale")
 """Entries of run.json that a filter may name, besides status, outcome, sweep and any setting."""
+
+VALUES: Mapping[str, frozenset[str]] = {
+    "status": frozenset(map(str, Status)),
+    "outcome": frozenset(map(str, Outcome)),
+}
+"""All values of entries that have few."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class Run:
     status: Status | None
     """None if run.json cannot be read."""
     record: Mapping[str, Any]
+    damage: str = ""
+    """Why run.json cannot be read."""
 
     def value(self, name: str) -> Any:
         """Return what a filter compares with; raises ConfigError for an unknown name."""
@@ -52,13 +60,20 @@ class Run:
 
 
 def find(runs_dir: Path, filters: Sequence[str] = ()) -> list[Run]:
-    """Return the runs for which every filter NAME=VALUE[,VALUE…] holds; damaged ones always."""
+    """Return the runs for which every filter NAME=VALUE[,VALUE…] holds; damaged ones always.
+
+    Raises ConfigError for a folder that is none, and for a filter that nothing can pass.
+    """
+    _require(runs_dir)
     runs = [look(p) for p in run_dirs(runs_dir)]
     for text in filters:
         name, equals, wanted = text.partition("=")
         if not equals:
             raise ConfigError(f"'{text}' is not a filter; write NAME=VALUE, as in norm=bn")
         Run(RunPaths(runs_dir), None, {}).value(name)  # an unknown name is an error even without runs
+        for value in wanted.split(",") if name in VALUES else ():
+            if value not in VALUES[name]:
+                raise unknown(name, value, VALUES[name])
         runs = [r for r in runs if r.status is None or _matches(r.value(name), wanted.split(","))]
     return runs
 
@@ -68,14 +83,15 @@ def look(paths: RunPaths) -> Run:
     try:
         record = read_record(paths)
         return Run(paths, observed_status(paths, record), record or {})
-    except DamagedRunError:
-        return Run(paths, None, {})
+    except DamagedRunError as error:
+        return Run(paths, None, {}, str(error))
 
 
 def resolve(runs_dir: Path, name: str) -> RunPaths:
     """Return the run that a path, an id or the beginning of an id names; raises StudyError."""
     if (Path(name) / "run.json").exists() or (Path(name) / "config.yaml").exists():
         return RunPaths(Path(name))
+    _require(runs_dir)
     paths = run_dirs(runs_dir)
     found = [p for p in paths if p.run_id == name] or [p for p in paths if p.run_id.startswith(name)]
     if not found:
@@ -85,6 +101,11 @@ def resolve(runs_dir: Path, name: str) -> RunPaths:
             f"'{name}' is the beginning of {len(found)} runs: {found[0].run_id}, {found[1].run_id}, …"
         )
     return found[0]
+
+
+def _require(runs_dir: Path) -> None:
+    if not runs_dir.is_dir():
+        raise ConfigError(f"there is no folder '{runs_dir}': --runs takes the folder that runs_dir= named")
 
 
 def stored_settings(paths: RunPaths) -> dict[str, Any]:
@@ -193,15 +214,22 @@ def _show(args: argparse.Namespace) -> int:
         "created",
     )
     lines += [f"{k}: {run.record[k]}" for k in shown if run.record.get(k) not in (None, [], "")]
+    problems = [run.damage] if run.damage else []
     if paths.config.exists():
         default = dict(_flat(to_mapping(RunConfig()), ""))
-        lines.append("settings that differ from the defaults:")
-        lines += [f"  {k}={v}" for k, v in stored_settings(paths).items() if v != default[k]]
+        try:
+            settings = stored_settings(paths)
+            lines.append("settings that differ from the defaults:")
+            lines += [f"  {k}={v}" for k, v in settings.items() if v != default[k]]
+        except StudyError as error:
+            problems.append(str(error))
     lines.append("files:")
     for file in sorted(f for f in paths.root.rglob("*") if f.is_file()):
         lines.append(f"  {_bytes(file.stat().st_size):>9}  {file.relative_to(paths.root)}")
-    print("\n".join(lines))
-    return 1 if run.status is None else 0
+    print("\n".join(lines), flush=True)
+    for problem in problems:
+        print(f"study.runs: {problem}", file=sys.stderr)
+    return 1 if problems else 0
 
 
 def _diff(args: argparse.Namespace) -> int:
@@ -217,7 +245,9 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _clean(args: argparse.Namespace) -> int:
-    if args.release:
+    if args.release is not None:
+        if not args.release:
+            raise ConfigError("--release takes the path or the id of a run, and was given nothing")
         folder = Path(args.release)  # a path may name a rerun, or a run that has not got its first file yet
         paths = RunPaths(folder) if claimed(RunPaths(folder)) else resolve(args.runs, args.release)
         release_unseen(paths)
@@ -230,17 +260,18 @@ def _clean(args: argparse.Namespace) -> int:
     found = [x for x in found if x.items]
     for item in found:
         print(_described(item))
+    if not found:
+        print("nothing to clean")
+        return 0
     if not args.yes:
-        print(
-            f"{counted(len(found), 'run')} with leftovers; --yes removes them"
-            if found
-            else "nothing to clean"
-        )
+        print(f"{counted(len(found), 'run')} with leftovers; --yes removes them")
         return 0
     return 1 if sum(not _removed(x) for x in found) else 0
 
 
 def _described(found: Leftovers) -> str:
+    if found.whole and found.paths.root.is_symlink():
+        return f"{found.paths.root}: the link to {found.paths.root.resolve()}, not the run itself"
     if found.whole:
         return f"{found.paths.root}: the whole run ({_bytes(size(found.paths))})"
     names = ", ".join(str(p.relative_to(found.paths.root)) for p in found.items)

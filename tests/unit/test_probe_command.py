@@ -1,6 +1,7 @@
 """`python -m study.probe`: tables for a finished run, at init and at the end."""
 
 import errno
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -102,4 +103,22 @@ def test_without_weights_only_init(tmp_path: Path, capsys: pytest.CaptureFixture
     run = compose([*COMMON, f"runs_dir={tmp_path}", "keep_weights=false", "seed=1"])
     execute(run)
     assert main([str(run_paths(run).root), "probes=light", "at=final"]) == 2
-    assert "kept no final weights" in capsys.readouterr().err
+    assert "kept no final weights (keep_weights=false)" in capsys.readouterr().err
+
+
+def test_weights_that_were_deleted_are_missing_not_unwanted(
+    finished: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = RunPaths(tmp_path / finished.run_id)
+    shutil.copytree(finished.root, copy.root)
+    copy.weights.unlink()
+    assert main([str(copy.root), "probes=light", "at=final"]) == 2
+    error = capsys.readouterr().err
+    assert f"{copy.weights} is missing" in error
+    assert "keep_weights" not in error
+    for text in ("", "[1]", "odd: 1", "lr: [", "lr: -1"):
+        copy.config.write_text(text)
+        assert main([str(copy.root), "probes=light", "at=final"]) == 2
+        error = capsys.readouterr().err
+        assert f"{copy.config} " in error
+        assert len(error.splitlines()) == 1

@@ -181,6 +181,82 @@ def test_clean_removes_whole_runs_only_when_asked_by_status(folder):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("command_", [["list"], ["show", "x"], ["clean"], ["diff", "x", "y"]])
+@pytest.mark.parametrize("what", ["nothing", "a file"])
+def test_a_folder_that_is_none_is_refused(tmp_path, command_, what, capsys):
+    if what == "a file":
+        (tmp_path / "nope").write_text("x")
+    folder = tmp_path / "nope"
+    assert command(folder, *command_) == 2
+    assert capsys.readouterr().err == (
+        f"study.runs: there is no folder '{folder}': --runs takes the folder that runs_dir= named\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["list", "status=finish"],
+            "unknown status 'finish'. Did you mean 'finished'? Valid: failed, finished,",
+        ),
+        (["list", "status=finished,nope"], "unknown status 'nope'. Valid:"),
+        (["list", "outcome=nope"], "unknown outcome 'nope'. Valid: diverged, trained."),
+        (["clean", "--release", ""], "--release takes the path or the id of a run"),
+        (["clean", "outcome=trained,"], "unknown outcome ''"),
+    ],
+)
+def test_values_that_nothing_can_have_are_refused(folder, words, says, capsys):
+    make(folder)
+    assert command(folder, *words) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--yes"], ["--yes", "--failed"]])
+def test_nothing_to_clean_is_said(folder, words, capsys):
+    make(folder)
+    assert command(folder, "clean", *words) == 0
+    assert capsys.readouterr().out == "nothing to clean\n"
+
+
+def test_of_a_linked_run_the_link_alone_is_removed(folder, tmp_path, capsys):
+    paths = make(folder)
+    before = sorted(p.name for p in paths.root.iterdir())
+    elsewhere = tmp_path / "elsewhere"
+    paths.root.rename(elsewhere)
+    paths.root.symlink_to(elsewhere)
+    assert command(folder, "clean", "--finished") == 0
+    assert f"the link to {elsewhere}" in capsys.readouterr().out
+    assert command(folder, "clean", "--finished", "--yes") == 0
+    assert list(folder.iterdir()) == []
+    assert sorted(p.name for p in elsewhere.iterdir()) == before
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", "5", "odd: 1", "lr: [", "lr: -1", "FOLDER", "[" * 5000])
+def test_show_names_a_damaged_config_and_shows_the_rest(folder, text, capsys):
+    paths = make(folder)
+    if text == "FOLDER":
+        paths.config.unlink()
+        paths.config.mkdir()
+    else:
+        paths.config.write_text(text)
+    assert command(folder, "show", paths.run_id) == 1
+    out, error = capsys.readouterr()
+    assert "best test accuracy: 90.0%" in out
+    assert "metrics.parquet" in out
+    assert error.startswith(f"study.runs: {paths.config} ")
+    assert len(error.splitlines()) == 1
+    assert command(folder, "diff", paths.run_id, paths.run_id) == 2
+    assert str(paths.config) in capsys.readouterr().err
+
+
+def test_show_says_why_a_record_is_damaged(folder, capsys):
+    paths = make(folder)
+    write_json(paths.record, {"status": "done"})
+    assert command(folder, "show", paths.run_id) == 1
+    assert "status='done' is not one of" in capsys.readouterr().err
+
+
 def test_clean_leaves_a_live_owners_run_alone(folder):
     paths = make(folder)
     litter(paths)
