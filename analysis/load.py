@@ -19,14 +19,15 @@ from analysis import runs as runs_table
 from analysis.catalogue import Part
 from study.ownership import observed_status
 from study.paths import RunPaths, run_dirs
-from study.records import METRICS, DamagedRunError, read_record
+from study.records import METRICS, DamagedRunError, misnamed, read_record
 from study.status import Status
 
 MEASURED = frozenset({Status.FINISHED, Status.STOPPED})
 """Statuses whose tables are complete; a stopped run's fate was decided before its last epoch."""
 
 PROBLEMS = ("run_id", "kind", "problem", "path")
-"""Columns of Frames.problems; kind is missing, damaged, unfinished, failed, duplicate or probe."""
+"""Columns of Frames.problems; kind is missing, damaged, misnamed, unfinished, failed, duplicate or
+probe."""
 
 
 class LoadError(ValueError):
@@ -225,9 +226,12 @@ def _records(found: list[RunPaths]) -> tuple[list[tuple[RunPaths, dict[str, obje
         if record is None:
             problems.append((run.run_id, "missing", "has a config.yaml but no run.json: not started", where))
             continue
+        if why := misnamed(run, record):
+            problems.append((run.run_id, "misnamed", why, where))
+            continue
         if record["status"] == Status.RUNNING:
             record["status"] = str(observed_status(run, record))  # lost, if its process is gone
-        record["run_id"] = run.run_id  # the directory's name: a copied or renamed run stays one run
+        record["run_id"] = run.run_id  # which the records of early versions lack
         records.append((run, record))
         status = record["status"]
         if status == Status.FAILED:

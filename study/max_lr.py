@@ -22,7 +22,7 @@ from study.identity import run_id, scientific
 from study.launch.plan import Plan, make_plan
 from study.launch.results import result
 from study.paths import RunPaths, run_dirs
-from study.records import DamagedRunError, read_record
+from study.records import DamagedRunError, misnamed, read_record
 from study.status import Outcome, Status
 
 Launch = Callable[[Plan], int]
@@ -206,6 +206,8 @@ def _recall(searches: Sequence[Search]) -> None:
             try:
                 record = read_record(paths)
             except DamagedRunError:
+                continue
+            if misnamed(paths, record):
                 continue
             for search in wanted.get(_key((record or {}).get("scientific", {})), []):
                 search.learn(paths, record)

@@ -35,6 +35,7 @@ def _count(value: Any) -> bool:
 
 
 TEXT: Kind = ("a text", _text)
+NAME: Kind = ("the name of a run", lambda v: _text(v) and v != "" and not {"/", "\0"} & {*v})
 WHOLE: Kind = ("a whole number", _whole)
 COUNT: Kind = ("a whole number, at least 0", _count)
 FINITE: Kind = ("a finite number", _finite)
@@ -58,7 +59,7 @@ def one_of(names: Iterable[str]) -> Kind:
 
 
 FIELDS: dict[str, Kind] = {
-    "status": one_of(Status), "outcome": or_null(one_of(Outcome)), "schema": COUNT, "run_id": TEXT,
+    "status": one_of(Status), "outcome": or_null(one_of(Outcome)), "schema": COUNT, "run_id": NAME,
     "divergence": or_null(GROUP), "crossings": GROUP, "initial_loss": or_null(NUMBER),
     "plateau_reached": or_null(YES_NO), "poisoned": GROUPS, "probe_failures": GROUPS, "n_classes": COUNT,
     "chance": or_null(NUMBER), "n_train": COUNT, "n_test": COUNT, "conv_biases": GROUP, "unnormalised": TEXTS,

@@ -152,6 +152,16 @@ def read_record(paths: RunPaths) -> dict[str, Any] | None:
     return record
 
 
+def misnamed(paths: RunPaths, record: Mapping[str, Any] | None) -> str:
+    """Return why a folder that holds a run's files is not that run, to be counted once; empty if it is."""
+    run_id = (record or {}).get("run_id", paths.run_id)
+    if run_id == paths.run_id:
+        return ""
+    if RunPaths(paths.root.with_name(run_id)).record.exists():
+        return f"a copy of {run_id}"
+    return f"its folder is not named after its run, {run_id}"
+
+
 class Rows:
     """Rows of a run under way: buffered in memory, written as parts, joined into tables at the end.
 

@@ -19,7 +19,7 @@ from study.launch.table import console, percent
 from study.leftovers import Leftovers, leftovers, reruns
 from study.ownership import claimed, is_alive, observed_status, owner_of, release_unseen
 from study.paths import RunPaths, run_dirs
-from study.records import DamagedRunError, read_record
+from study.records import DamagedRunError, misnamed, read_record
 from study.status import Outcome, Status
 
 LABELS = ("norm", "lr", "seed", "model", "depth", "data", "experiment", "scale")
@@ -187,8 +187,10 @@ def _row(run: Run) -> list[str]:
     found = result(run.paths, run.status, dict(run.record) or None)
     outcome = found.outcome if run.status in (Status.FINISHED, Status.STOPPED) else ""
     seconds = "" if found.seconds is None else duration(found.seconds)
+    why = misnamed(run.paths, run.record)
+    status = f"{run.status} ({why})" if why else str(run.status)
     return [
-        run.paths.run_id, str(run.status), outcome, percent(found.best), percent(found.last), seconds, bytes_
+        run.paths.run_id, status, outcome, percent(found.best), percent(found.last), seconds, bytes_
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from study.config import RunConfig
 from study.identity import scientific
 from study.paths import run_dirs
-from study.records import DamagedRunError, read_record
+from study.records import DamagedRunError, misnamed, read_record
 
 MIN_STEPS = 10
 """A run that ended after fewer steps says nothing about the cost of a step."""
@@ -27,7 +27,7 @@ def measure(runs_dirs: Iterable[Path]) -> Measured:
                 record = read_record(paths)
             except DamagedRunError:
                 continue
-            if record is None or record.get("steps_done", 0) < MIN_STEPS:
+            if record is None or misnamed(paths, record) or record.get("steps_done", 0) < MIN_STEPS:
                 continue
             fields, seconds = record.get("scientific", {}), record.get("seconds")
             epochs, total = fields.get("epochs", RunConfig.epochs), record.get("steps_total")

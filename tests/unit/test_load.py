@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.load import LoadError, load
+from analysis.report import left_out_lines
 from study.paths import RunPaths
 from study.records import METRICS
 from tests import factory
@@ -188,6 +189,28 @@ def test_a_record_with_odd_values_is_damaged_and_the_others_load(tmp_path):
         assert frames.problems["problem"].str.contains(rf"run\.json .*{field}=").sum() == 1
     assert frames.runs["run_id"].tolist() == [sparse]
     assert frames.runs["commit"].isna().all()
+
+
+@pytest.mark.parametrize("n", [0, 60])  # without and with a catalogue
+def test_a_copied_run_counts_once_and_a_renamed_one_is_named(tmp_path, n):
+    folder = tmp_path / "runs"
+    kept, renamed = (factory.write_run(folder, seed=s) for s in (100, 101))
+    for seed in range(n):
+        factory.write_run(folder, seed=seed)
+    shutil.copytree(folder / kept, folder / "copy")
+    shutil.copytree(folder / kept, folder / "zcopy")
+    (folder / renamed).rename(folder / "mine")
+    for _ in range(2):
+        frames = load([folder])
+        assert len(frames.runs) == n + 1
+        assert frames.metrics["run_id"].nunique() == n + 1
+        assert kept in set(frames.runs["run_id"])
+        assert frames.problems.set_index("run_id")["problem"].to_dict() == {
+            "copy": f"a copy of {kept}",
+            "zcopy": f"a copy of {kept}",
+            "mine": f"its folder is not named after its run, {renamed}",
+        }
+        assert "a copy of" in left_out_lines(frames)
 
 
 def test_a_record_with_nothing_but_a_status_loads(tmp_path):

@@ -144,6 +144,7 @@ def test_a_sound_record_is_read_as_it_is(paths):
         ("poisoned", [3]), ("poisoned", [{"layer": "stem"}]), ("probe_failures", "none"), ("chance", "low"),
         ("lr", "nan"), ("lr", 10**400), ("steps_done", 10**400), ("depth", "deep"),
         ("divergence", {"step": "x"}), ("scientific", {"epochs": "x"}), ("schema", 2), ("schema", "one"),
+        ("run_id", ""), ("run_id", "../x"), ("run_id", None),
         ("error", {}), ("norm", 7), ("n_classes", -1),
     ],
 )  # fmt: skip

@@ -118,6 +118,19 @@ def test_a_record_with_nothing_but_a_status_is_listed(folder, capsys):
     assert len(mark(plan.trials)) == 0
 
 
+def test_a_copied_or_renamed_run_is_marked(folder, capsys):
+    kept, renamed = make(folder), make(folder, seed=1)
+    for paths in (kept, renamed):
+        write_json(paths.record, json.loads(paths.record.read_text()) | {"run_id": paths.run_id})
+    shutil.copytree(kept.root, folder / "copy")
+    renamed.root.rename(folder / "mine")
+    assert command(folder, "list") == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert f"finished (a copy of {kept.run_id})" in lines["copy"]
+    assert f"(its folder is not named after its run, {renamed.run_id})" in lines["mine"]
+    assert "(" not in lines[kept.run_id]
+
+
 def test_show_by_the_beginning_of_an_id(folder, capsys):
     paths = make(folder, lr=0.25)
     beginning = paths.run_id.partition("-s0")[0]
