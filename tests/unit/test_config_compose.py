@@ -236,7 +236,12 @@ def test_the_fast_path_equals_hydras_own_result():
 
 
 def test_an_interpolation_is_resolved_against_the_final_values():
-    assert compose(["schedule.warm_start_lr=${lr}", "lr=0.25", "schedule.warm_start_epochs=1"]).schedule.warm_start_lr == 0.25
+    assert (
+        compose(
+            ["schedule.warm_start_lr=${lr}", "lr=0.25", "schedule.warm_start_epochs=1"]
+        ).schedule.warm_start_lr
+        == 0.25
+    )
 
 
 def test_the_norm_is_named_by_its_switches():
