@@ -27,6 +27,9 @@ from study.status import Outcome, Status
 
 Launch = Callable[[Plan], int]
 
+LARGEST = 1e6
+"""Highest rate that a run takes."""
+
 INTERRUPTED = 130
 """Exit code of a launch that was told to stop."""
 
@@ -134,8 +137,8 @@ def find(
     """
     if not 1.01 <= ratio <= 100:
         raise ConfigError(f"ratio={ratio:g} is out of range: it must be ≥ 1.01 and ≤ 100")
-    if not 0 < low < high:
-        raise ConfigError(f"low={low:g} and high={high:g}: it must be 0 < low < high")
+    if not 0 < low < high <= LARGEST:
+        raise ConfigError(f"low={low:g} and high={high:g}: it must be 0 < low < high ≤ {LARGEST:g}")
     distinct = {run_id(replace(c, lr=1.0)): c for c in configs}
     searches = [Search(c, ratio, low, high) for c in distinct.values()]
     _recall(searches)

@@ -60,7 +60,7 @@ def read_sweep(path: Path) -> Sweep:
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
     except Exception as error:  # yaml has many ways to fail
-        raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{path} cannot be read: {[*str(error).splitlines(), error][0]}") from error
     if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
         raise ConfigError(f"{path}: a sweep has `parameters`, each with `value` or `values`")
     for key in content:
@@ -68,15 +68,19 @@ def read_sweep(path: Path) -> Sweep:
             raise unknown(f"entry of {path}", key, KEYS)
     if content.get("method") != "grid":
         raise ConfigError(f"{path}: method={content.get('method')!r}; only 'grid' is supported")
-    if "command" in content and tuple(content["command"])[-len(COMMAND) :] != COMMAND:
+    command = content.get("command", [*COMMAND])
+    if not isinstance(command, list) or tuple(command)[-len(COMMAND) :] != COMMAND:
         raise ConfigError(f"{path}: command must end in: {' '.join(COMMAND)}")
-    settings: dict[str, str] = {}
-    for name, parameter in content["parameters"].items():
-        values = _values(path, name, parameter)
-        settings[str(name)] = ",".join(map(quoted, values))
-    settings.setdefault("sweep", quoted(path.stem))
-    name = settings["sweep"].strip("'")
-    return Sweep(name, tuple(f"{k}={v}" for k, v in settings.items()))
+    if not content["parameters"]:
+        raise ConfigError(f"{path}: parameters is empty: there is no grid")
+    grid = {str(name): _values(path, name, value) for name, value in content["parameters"].items()}
+    if "sweep" not in grid and "${" in path.stem:
+        raise ConfigError(
+            f"{path}: a sweep is called as its file, and no name may hold '${{'; rename the file"
+        )
+    names = grid.setdefault("sweep", [path.stem])
+    settings = {name: ",".join(map(quoted, values)) for name, values in grid.items()}
+    return Sweep(",".join(map(str, names)), tuple(f"{k}={v}" for k, v in settings.items()))
 
 
 def _values(path: Path, name: object, parameter: Any) -> list[Any]:
@@ -122,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--all", action="store_true", help="list every trial, however many")
     _command(commands, "launch", _launch, "run what is left (hydra/launcher=… chooses where)")
     status = _command(commands, "status", _status, "count statuses and outcomes; exit code 1 if any failed")
-    status.add_argument("--watch", type=float, metavar="SECONDS", help="refresh until nothing runs or waits")
+    status.add_argument("--watch", type=_pause, metavar="SECONDS", help="refresh until nothing runs or waits")
     _command(commands, "cancel", _cancel, "cancel this sweep's SLURM jobs; what they run writes a checkpoint")
     _search_command(commands)
     _command(commands, "sync", _sync, "upload the finished runs to W&B, each once; exit code 1 if that fails")
@@ -145,6 +149,13 @@ def _search_command(commands: Any) -> None:
         action="store_true",
         help="spare the last run of each search, which trains the lower end of its bracket to the end",
     )
+
+
+def _pause(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is out of range: it must be > 0 and ≤ 86400")
+    return seconds
 
 
 def _command(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:

@@ -71,6 +71,11 @@ def test_the_printed_command_is_the_same_grid(tmp_path):
         ("method: grid\nparameter: {}\nparameters: {}", "Did you mean 'parameters'"),
         ("method: grid\nparameters: {lr: {value: 1}}\ncommand: [python, x.py]", "command must end in"),
         ("method: [", "cannot be read"),
+        ("[" * 5000, "cannot be read"),
+        ("method: grid\nparameters: {lr: {value: 1}}\ncommand: 5", "command must end in"),
+        ("method: grid\nparameters: {lr: {value: 1}}\ncommand: null", "command must end in"),
+        ("method: grid\nparameters: {lr: {value: 1}}\ncommand: {a: 1}", "command must end in"),
+        ("method: grid\nparameters: {}", "parameters is empty"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, text, words):
@@ -85,6 +90,52 @@ def test_a_sweep_of_an_experiment_plans_the_grid_it_brings(tmp_path):
     planned = [t.config for t in sweep.plan_of(sweep.read_sweep(path), []).trials]
     assert len({c.norm.name for c in planned}) == 24
     assert len(planned) == 48
+
+
+GRID = "method: grid\nparameters: {lr: {value: 1}}\n"
+
+
+@pytest.mark.parametrize("name", ["my sweep", "a,b", "it's", 'say "so"', "a=b", "1e3", "null", "back\\slash"])
+def test_a_sweep_is_called_as_its_file_whatever_that_is(tmp_path, name, capsys):
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(GRID)
+    read = sweep.read_sweep(path)
+    assert read.name == name
+    (trial,) = sweep.plan_of(read, [f"runs_dir={tmp_path}"]).trials
+    assert trial.config.sweep == name
+    assert sweep.main(["status", str(path), f"runs_dir='{tmp_path}'"]) == 0
+    assert capsys.readouterr().out.startswith(name)
+
+
+def test_a_file_called_as_a_reference_is_refused(tmp_path):
+    path = tmp_path / "${x}.yaml"
+    path.write_text(GRID)
+    with pytest.raises(ConfigError, match="rename the file"):
+        sweep.read_sweep(path)
+    path.write_text("method: grid\nparameters: {sweep: {value: mine}, lr: {value: 1}}")
+    read = sweep.read_sweep(path)
+    assert read.name == "mine"
+    assert [t.config.sweep for t in sweep.plan_of(read, []).trials] == ["mine"]
+
+
+@pytest.mark.parametrize("pause", ["-1", "nan", "inf", "0", "1e300", "x"])
+def test_a_pause_out_of_range_is_refused(tmp_path, pause, capsys):
+    with pytest.raises(SystemExit) as end:
+        sweep.main(["status", str(written(tmp_path, GRID)), f"--watch={pause}"])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert "--watch" in error
+    assert pause in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "option", ["--high=inf", "--high=nan", "--low=nan", "--low=-1", "--ratio=nan", "--high=1e9"]
+)
+def test_a_search_out_of_range_is_refused(tmp_path, option, capsys):
+    assert sweep.main(["max_lr", str(written(tmp_path, GRID)), f"runs_dir={tmp_path / 'runs'}", option]) == 2
+    assert option.lstrip("-").partition("=")[0] in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_unknown_settings_in_a_sweep_are_named(tmp_path, capsys):
