@@ -4,6 +4,7 @@ NAME alone will do. The file is in W&B's sweep syntax, so that `wandb sweep` tak
 """
 
 import argparse
+import contextlib
 import shlex
 import sys
 import time
@@ -126,7 +127,14 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--all", action="store_true", help="list every trial, however many")
     _command(commands, "launch", _launch, "run what is left (hydra/launcher=… chooses where)")
     status = _command(commands, "status", _status, "count statuses and outcomes; exit code 1 if any failed")
-    status.add_argument("--watch", type=_pause, metavar="SECONDS", help="refresh until nothing runs or waits")
+    status.add_argument(
+        "--watch",
+        type=_pause,
+        nargs="?",
+        const=10.0,
+        metavar="SECONDS",
+        help="refresh, every 10 s if not told, until nothing runs or waits",
+    )
     _command(commands, "cancel", _cancel, "cancel this sweep's SLURM jobs; what they run writes a checkpoint")
     _search_command(commands)
     _command(commands, "sync", _sync, "upload the finished runs to W&B, each once; exit code 1 if that fails")
@@ -152,10 +160,10 @@ def _search_command(commands: Any) -> None:
 
 
 def _pause(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is out of range: it must be > 0 and ≤ 86400")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 86_400:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is no number of seconds > 0 and ≤ 86400")
 
 
 def _command(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:

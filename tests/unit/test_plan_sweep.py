@@ -118,6 +118,19 @@ def test_a_file_called_as_a_reference_is_refused(tmp_path):
     assert [t.config.sweep for t in sweep.plan_of(read, []).trials] == ["mine"]
 
 
+def test_watching_needs_no_number(tmp_path, capsys, monkeypatch):
+    naps = []
+
+    def nap(seconds):
+        naps.append(seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("study.sweep.time.sleep", nap)
+    for words in (["--watch"], ["--watch", "3"]):
+        assert sweep.main(["status", str(written(tmp_path, GRID)), *words]) == 130
+    assert naps == [10.0, 3.0]
+
+
 @pytest.mark.parametrize("pause", ["-1", "nan", "inf", "0", "1e300", "x"])
 def test_a_pause_out_of_range_is_refused(tmp_path, pause, capsys):
     with pytest.raises(SystemExit) as end:
