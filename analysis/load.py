@@ -229,6 +229,10 @@ def _records(found: list[RunPaths]) -> tuple[list[tuple[RunPaths, dict[str, obje
         if why := misnamed(run, record):
             problems.append((run.run_id, "misnamed", why, where))
             continue
+        if lacking := runs_table.lacking(record, record["status"] in MEASURED):
+            text = f"{run.record} lacks {', '.join(lacking)}, without which it belongs nowhere"
+            problems.append((run.run_id, "damaged", text, where))
+            continue
         if record["status"] == Status.RUNNING:
             record["status"] = str(observed_status(run, record))  # lost, if its process is gone
         record["run_id"] = run.run_id  # which the records of early versions lack

@@ -65,6 +65,12 @@ def frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
     return typed
 
 
+def lacking(record: Mapping[str, Any], measured: bool) -> list[str]:
+    """Names of what a record must hold for its run to be put anywhere, and does not."""
+    wanted = ["norm", "lr", "seed", *(["outcome"] if measured else [])]
+    return [name for name in wanted if record.get(name) is None]
+
+
 def ordered(runs: pd.DataFrame) -> pd.DataFrame:
     """Sort by setting, norm, rate, seed and id."""
     return runs.sort_values(["setting", "norm", "lr", "seed", "run_id"], ignore_index=True)

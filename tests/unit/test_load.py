@@ -213,9 +213,25 @@ def test_a_copied_run_counts_once_and_a_renamed_one_is_named(tmp_path, n):
         assert "a copy of" in left_out_lines(frames)
 
 
-def test_a_record_with_nothing_but_a_status_loads(tmp_path):
+@pytest.mark.parametrize(
+    "lacking", [["norm"], ["lr"], ["seed"], ["outcome"], ["norm", "lr", "seed", "outcome"]]
+)
+def test_a_record_that_says_not_what_was_run_is_left_out_by_name(tmp_path, lacking):
+    kept, run = (factory.write_run(tmp_path, seed=s) for s in (0, 1))
+    path = RunPaths(tmp_path / run).record
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in record.items() if k not in lacking}))
+    frames = load([tmp_path])
+    assert frames.runs["run_id"].tolist() == [kept]
+    (problem,) = frames.problems.to_dict("records")
+    assert problem["run_id"] == run
+    assert f"run.json lacks {', '.join(lacking)}," in problem["problem"]
+
+
+def test_a_record_with_little_else_loads(tmp_path):
     run = factory.write_run(tmp_path)
-    RunPaths(tmp_path / run).record.write_text('{"status": "finished"}')
+    record = {"status": "finished", "outcome": "trained", "norm": "bn", "lr": 0.1, "seed": 0}
+    RunPaths(tmp_path / run).record.write_text(json.dumps(record))
     frames = load([tmp_path])
     assert frames.runs["run_id"].tolist() == [run]
     assert frames.problems.empty

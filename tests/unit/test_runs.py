@@ -308,6 +308,15 @@ def test_clean_sees_what_reruns_left(folder, capsys):
     assert final.record.exists()
 
 
+def test_clean_passes_over_a_damaged_rerun(folder, capsys):
+    other, damaged = make(folder, seed=1), make(folder / ".rerun", status="preempted")
+    litter(other)
+    damaged.record.write_text('{"status": 5}')
+    assert command(folder, "clean", "--yes", "--reruns") == 0
+    assert not other.checkpoint.exists()
+    assert damaged.record.exists()
+
+
 def test_clean_keeps_a_run_set_aside_whose_successor_never_came(folder):
     aside = make(folder / ".rerun").root
     aside = aside.rename(aside.with_name(f"{aside.name}.old"))
