@@ -99,7 +99,10 @@ def setting(record: Mapping[str, Any], but: Collection[str] = ()) -> str:
         for name, value in sorted(fields.items())
         if name not in varied and name not in but and not name.startswith(groups)
     ]
-    depth = "" if "model.depth" in but else record.get("depth") or ""
+    depth = record.get("depth")
+    depth = (
+        "" if "model.depth" in but or pd.isna(depth) or not depth else depth
+    )  # a frame's row has NA for null
     head = f"{record.get('data')} · {record.get('model')}{depth}"
     return f"{head} · {', '.join(rest)}" if rest else head
 

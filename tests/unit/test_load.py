@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis import runs as runs_table
 from analysis.load import LoadError, load
 from analysis.report import left_out_lines
 from study.paths import RunPaths
@@ -235,3 +236,5 @@ def test_a_record_with_little_else_loads(tmp_path):
     frames = load([tmp_path])
     assert frames.runs["run_id"].tolist() == [run]
     assert frames.problems.empty
+    row = frames.runs.to_dict("records")[0]
+    assert "NA" not in runs_table.setting({**row, "scientific": {}})
