@@ -151,8 +151,8 @@ EXPECTED: dict[str, tuple[Expectation, ...]] = {
         ),
     ),
     "batch_rate": _of(
-        ("P", "the noise of stochastic gradients grows with the rate and falls with the batch size"),
-        ("P", "that noise is why larger rates generalise better"),
+        ("M", "the noise of stochastic gradients grows with the rate and falls with the batch size"),
+        ("M", "that noise is why larger rates generalise better"),
     ),
     "random_matrices": _of(
         ("P", "the tail of the singular values and the condition number grow with the number of matrices"),

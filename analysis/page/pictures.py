@@ -45,6 +45,11 @@ def draw_all(frames: Frames, folder: Path, prefix: str = "", *, apart: bool = Fa
             why_not[name] = str(error) or "other figures show all of it"
             titles.setdefault(str(error), []).append(module.TITLE)
             continue
+        except (KeyError, TypeError, ValueError) as error:  # a table of another version: the rest is drawn
+            plt.close("all")
+            why_not[name] = f"its tables are not as expected ({type(error).__name__}: {error})"
+            titles.setdefault(why_not[name], []).append(module.TITLE)
+            continue
         svg = style.save(drawing, folder, prefix + name)
         plt.close(drawing.figure)
         found.setdefault(module.SECTION, []).append(_picture(module, prefix + name, drawing, svg))

@@ -9,8 +9,17 @@ import pyarrow as pa
 import pytest
 
 from analysis import expectations, figures, style
-from analysis.figures import _bins, _probes, bjorck_fig02, bjorck_fig05, bjorck_fig14, bjorck_fig22
+from analysis.figures import (
+    _bins,
+    _probes,
+    bjorck_fig02,
+    bjorck_fig05,
+    bjorck_fig14,
+    bjorck_fig22,
+    bjorck_fig25,
+)
 from analysis.load import load
+from analysis.page.pictures import draw_all
 from study.probes import _histogram, base
 from tests import factory
 from tests.probe_tables import COMMON, NUMBERS, frames, tables, tensor
@@ -183,3 +192,28 @@ def test_modes_are_of_what_leaves_the_site():
     table = pd.DataFrame([{"run_id": "r", "number": n, "call": 0, "side": s} for s, n in rows])
     kept = bjorck_fig22.after_norm(table)
     assert sorted(zip(kept["number"], kept["side"], strict=True)) == [(1, "site"), (2, "output")]
+
+
+def test_the_first_steps_are_shown_at_the_rates_of_the_paper(tmp_path):
+    for norm, seed, lr in itertools.product(("bn", "none"), (0, 1), (0.1, 0.0001)):
+        probes = {"loss_along_gradient": tables(norm, seed, first=True)["loss_along_gradient"]}
+        factory.write_run(tmp_path, norm=norm, seed=seed, lr=lr, probes=probes)
+    drawing = bjorck_fig25.draw(load([tmp_path]))
+    plt.close(drawing.figure)
+    assert drawing.caption.startswith("Trained with bn at 0.1, none at 0.0001.")
+    table = _probes.rows(load([tmp_path]), "loss_along_gradient", when=("first",))
+    kept = bjorck_fig25.at_their_rates(table)
+    assert set(zip(kept["norm"], kept["lr"], strict=True)) == {("bn", 0.1), ("none", 0.0001)}
+    assert kept.groupby("norm")["seed"].nunique().tolist() == [2, 2]
+
+
+def test_tables_of_another_version_keep_no_other_figure_from_the_page(usual, tmp_path, monkeypatch):
+    def broken(frames):
+        raise KeyError("counts")
+
+    monkeypatch.setattr(bjorck_fig02, "draw", broken)
+    drawn = draw_all(usual, tmp_path)
+    assert drawn.why_not["bjorck_fig02"] == "its tables are not as expected (KeyError: 'counts')"
+    assert any("Fig 2" in sentence and "not as expected" in sentence for sentence in drawn.not_drawn)
+    names = [picture.name for section in drawn.sections for picture in section.pictures]
+    assert "bjorck_fig05" in names
