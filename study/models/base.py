@@ -5,7 +5,7 @@ A network is a module of this package with `build(config, builder, input_shape, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class Layer:
     """The convolution or linear layer itself (its output is the raw one, before any norm)."""
     site: Site | None
     """Where its output goes; None for the classifier."""
+    at_site: nn.Module
+    """The module whose output leaves the site: the norm or what holds it and the layer; else the layer."""
 
 
 class Network(nn.Module):
@@ -125,8 +127,16 @@ class Builder:
         """
         if isinstance(at_site, Normed):
             layer, *rest = at_site.children()
-            return layer, rest[0] if len(rest) == 1 else nn.Sequential(*rest)
+            norm = rest[0] if len(rest) == 1 else nn.Sequential(*rest)
+            self._leaves(layer, norm)
+            return layer, norm
         return at_site, nn.Identity()
+
+    def alone(self, at_site: nn.Module) -> nn.Module:
+        """Return a layer without what normalises its output, for networks that do so elsewhere."""
+        layer, _ = self.split(at_site)
+        self._leaves(layer, layer)
+        return layer
 
     def top(self, channels: int, ndim: int) -> nn.Module:
         """Return what the norm puts at the classifier's input (identity for most)."""
@@ -136,7 +146,7 @@ class Builder:
     def classifier(self, number: int, f_in: int, n_classes: int) -> nn.Module:
         """Return the last linear layer: always with a bias, never normalised; after any dropout."""
         linear = self._bare(nn.Linear, f_in, n_classes)
-        self.layers.append(Layer("classifier", number, linear, None))
+        self.layers.append(Layer("classifier", number, linear, None, linear))
         if self.config.dropout == 0:
             return linear
         return nn.Sequential(Dropout(self.config.dropout, derived_seed(self.seed, "dropout")), linear)
@@ -165,8 +175,13 @@ class Builder:
         return not (self.norm.at(site) and self.norm.shifts(site))
 
     def _add(self, name: str, number: int | None, layer: nn.Module, site: Site, ndim: int) -> nn.Module:
-        self.layers.append(Layer(name, number, layer, site))
-        return self.norm.build(layer, site, ndim) if self.norm.at(site) else layer
+        built = self.norm.build(layer, site, ndim) if self.norm.at(site) else layer
+        self.layers.append(Layer(name, number, layer, site, built))
+        return built
+
+    def _leaves(self, layer: nn.Module, at_site: nn.Module) -> None:
+        """Record that a layer's values leave its site by another module than the one built for it."""
+        self.layers = [replace(x, at_site=at_site) if x.module is layer else x for x in self.layers]
 
 
 def check_size(config: ModelConfig, input_shape: tuple[int, int, int], least: int) -> None:

@@ -46,7 +46,7 @@ class Block(nn.Module):
             if self.projects:
                 name = f"block{k}.shortcut"
                 projection = builder.conv(name, None, "outer", c_in, c_out, kernel=1)
-                self.shortcut = nn.Sequential(Subsample(stride), builder.split(projection)[0])
+                self.shortcut = nn.Sequential(Subsample(stride), builder.alone(projection))
             else:
                 self.shortcut = Padding(c_in, c_out, stride)
 

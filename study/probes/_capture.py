@@ -18,7 +18,6 @@ from torch.nn.utils import parametrize
 
 from study.config import RunConfig
 from study.models.base import Layer, Network
-from study.norms.base import Normed
 from study.probes._histogram import histogram
 from study.probes._moments import first_two, moments
 
@@ -166,7 +165,7 @@ def instrumented(
         for want in wants:
             by_layer[want.layer].append(want)
         for layer in network.layers:
-            handles += _layer_hooks(network, layer, by_layer[layer.name], capture, edges)
+            handles += _layer_hooks(layer, by_layer[layer.name], capture, edges)
         yield
     finally:
         for handle in handles + capture.handles:
@@ -174,22 +173,12 @@ def instrumented(
         capture.handles.clear()
 
 
-def site_module(network: nn.Module, layer: Layer) -> nn.Module:
-    """Return the module whose output leaves the layer's site: its norm if there is one, else the layer."""
-    for module in network.modules():
-        if isinstance(module, Normed) and any(child is layer.module for child in module.children()):
-            return module
-    return layer.module
-
-
 def layer_of(network: Network, name: str) -> Layer:
     """Return a layer by name."""
     return next(layer for layer in network.layers if layer.name == name)
 
 
-def _layer_hooks(
-    network: Network, layer: Layer, wants: list[Want], capture: Capture, edges: bool
-) -> list[Any]:
+def _layer_hooks(layer: Layer, wants: list[Want], capture: Capture, edges: bool) -> list[Any]:
     at_layer = [w for w in wants if w.what in ("input", "output", "output_grad")]
     at_site = [w for w in wants if w.what == "site"]
     at_weight = [w for w in wants if w.what in ("weight_grad", "graph")]
@@ -197,7 +186,7 @@ def _layer_hooks(
     if at_layer:
         handles.append(layer.module.register_forward_hook(_hook(at_layer, capture, edges)))
     if at_site:
-        handles.append(site_module(network, layer).register_forward_hook(_hook(at_site, capture, edges)))
+        handles.append(layer.at_site.register_forward_hook(_hook(at_site, capture, edges)))
     if at_weight and parametrize.is_parametrized(layer.module, "weight"):
         computed = cast(Any, layer.module).parametrizations["weight"]
         handles.append(computed.register_forward_hook(_hook(at_weight, capture, edges)))

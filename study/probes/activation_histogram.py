@@ -15,7 +15,7 @@ import torch
 
 from study.config import ProbesConfig
 from study.models.base import Network
-from study.probes._capture import Capture, Want, site_module
+from study.probes._capture import Capture, Want, layer_of
 from study.probes._histogram import Histogram
 from study.probes._layers import plain
 from study.probes._replay import Replay
@@ -42,7 +42,7 @@ def captures(network: Network, options: ProbesConfig) -> list[Want]:
     wants = []
     for layer in network.layers:
         wants.append(Want("output", layer.name, "histogram"))
-        if site_module(network, layer) is not layer.module:
+        if layer.at_site is not layer.module:
             wants.append(Want("site", layer.name, "histogram"))
     return [*wants, Want("site", _last_hidden(network))]
 
@@ -61,8 +61,8 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
 
 def site_is(want: Want, network: Network) -> bool:
     """Whether the wanted output is what leaves the layer's site."""
-    layer = next(x for x in network.layers if x.name == want.layer)
-    return want.what == "site" or site_module(network, layer) is layer.module
+    layer = layer_of(network, want.layer)
+    return want.what == "site" or layer.at_site is layer.module
 
 
 def unit_percentiles(x: torch.Tensor, units: int) -> list[list[float]]:

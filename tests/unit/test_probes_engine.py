@@ -3,6 +3,7 @@
 import gc
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,8 @@ from study.errors import ConfigError, StudyError
 from study.models.base import Builder, Network
 from study.norms.base import build_norm
 from study.probes import base
+from study.probes._capture import Capture, Want, own_pass
+from study.probes._histogram import histogram
 from study.probes._layers import layer_at
 from tests import probing
 from tests.probing import MODELS, NORMS, PROBES, config, everywhere, hooks, image_set, same, train
@@ -336,6 +339,34 @@ class ConvolutionBackwards(TorchDispatchMode):
         if func is torch.ops.aten.convolution_backward.default:
             self.asked.append(args[-1])
         return func(*args, **(kwargs or {}))
+
+
+def test_a_norm_behind_an_addition_stands_at_the_site_of_the_layer_before_it() -> None:
+    """In a pre-activation network too the histogram shows values after the norm, not raw ones."""
+    run = config("preact_resnet", probes=ProbesConfig(measure=("activation_histogram@init",)))
+    sets, trace = image_set(), probing.Trace()
+    network = probing.network_of(run, sets)
+    engine = probing.engine_of(run, network, sets, trace)
+    engine.moment("init", 0, 0)
+    assert trace.failures == []
+    rows = trace.rows("activation_histogram")
+    normed = [x.name for x in network.layers if x.site and not x.name.endswith("shortcut")]
+    assert {n for n in normed if n.endswith("conv2")}
+    assert [r["layer"] for r in rows if r["side"] == "site"] == normed
+    capture = Capture(0, 0, "init", *engine.probe_batch(), network, run)
+    own_pass(network, [Want("site", name) for name in normed], capture)
+    for name in normed:
+        (values,) = capture.get("site", name)
+        torch.testing.assert_close(values.mean((0, 2, 3)), torch.zeros(values.shape[1]), rtol=0, atol=1e-4)
+        spread = values.var((0, 2, 3), correction=0)
+        torch.testing.assert_close(spread, torch.ones(values.shape[1]), rtol=0.05, atol=0)
+        (row,) = [r for r in rows if (r["layer"], r["side"]) == (name, "site")]
+        assert row["counts"] == histogram(values).counts.tolist()
+    (last,) = [r for r in rows if r["percentiles"] is not None]
+    assert (last["layer"], last["side"]) == (normed[-1], "site")
+    units = values.transpose(0, 1).flatten(1)[: len(last["percentiles"])]
+    for found, unit in zip(last["percentiles"], units, strict=True):
+        assert found == pytest.approx(np.quantile(unit.double(), [0.15, 0.5, 0.85]), abs=1e-6)
 
 
 def test_class_gradients_stop_at_their_layer() -> None:
