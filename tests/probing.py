@@ -50,7 +50,9 @@ def config(
         name: yaml.safe_load((CONF / name / f"{x}.yaml").read_text())
         for name, x in (("model", model), ("norm", norm))
     }
-    chosen["model"] |= TINY.get(model, {"width_multiplier": 1 / 32, "dropout": 0.2})
+    chosen["model"] |= TINY.get(model, {"width_multiplier": 1 / (16 if norm == "gn" else 32), "dropout": 0.2})
+    if norm == "gn" and model not in TINY:
+        chosen["norm"]["groups"] = 2
     if norm == "ghost":
         chosen["norm"]["ghost_size"] = BATCH // 2
     chosen["probes"] = to_mapping(probes or ProbesConfig())
@@ -160,5 +162,5 @@ def same(a: Any, b: Any) -> bool:
 
 def everywhere(names: Sequence[str] = PROBES) -> ProbesConfig:
     """All probes named, on every schedule, at small cost."""
-    schedules = ("init", "first:1", "every:2", "divergence", "epoch_end", "final")
+    schedules = ("init", "first:1", "every:1", "divergence", "epoch_end", "final")
     return ProbesConfig(measure=tuple(f"{n}@{s}" for n in names for s in schedules), **SMALL)  # type: ignore[arg-type]
