@@ -1,5 +1,6 @@
 """Every probe against a slow, obvious twin in double precision: loops over images, positions, classes."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -8,13 +9,16 @@ from typing import Any
 
 import diptest
 import numpy as np
+import powerlaw
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from study.config import ProbesConfig
+from study.data.batches import noise_batch
 from study.models.base import Network
+from study.optim import build as build_optimizer
 from study.probes import _histogram
 from study.probes._layers import layer_at
 from tests import probing
@@ -87,6 +91,12 @@ def case(norm: str) -> Case:
     return Case(network, images, labels, trace, sets, run)
 
 
+def plain_run(norm: str, probes: ProbesConfig, **fields: Any) -> Any:
+    """Return a tiny run without dropout."""
+    run = probing.config(norm=norm, probes=probes, **fields)
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, dropout=0.0))
+
+
 def observed(c: Case, module: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
     """Return input, output and ∂L/∂output of a module, by retaining the gradient."""
     kept: list[Tensor] = []
@@ -151,15 +161,47 @@ def test_activation_moments(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
+def test_activation_moments_of_noise(norm: str) -> None:
+    measure = ("activation_moments@init", "activation_moments@first:1")
+    run, sets = plain_run(norm, ProbesConfig(measure=measure, noise_images=5)), probing.image_set()
+    network, trace = probing.network_of(run, sets).double(), probing.Trace()
+    engine = probing.engine_of(run, network, sets, trace)
+    images, labels = (x.double() if x.is_floating_point() else x for x in engine.probe_batch())
+    engine.training_images = lambda n: (images[:n], labels[:n])  # type: ignore[method-assign]
+    engine.moment("init", 0, 0)
+    with engine.step(0, 0, images, labels):
+        F.cross_entropy(network(images), labels).backward()
+    assert trace.failures == []
+    rows = [r for r in trace.rows("activation_moments") if r["source"] == "noise"]
+    assert {r["when"] for r in rows} == {"init"}
+    assert len(rows) == 2 * len(network.layers)
+    seen: dict[tuple[str, str], Tensor] = {}
+    for layer in network.layers:
+
+        def hook(m: nn.Module, i: tuple[Tensor], o: Tensor, name: str = layer.name) -> None:
+            seen[name, "input"], seen[name, "output"] = i[0].detach(), o.detach()
+
+        layer.module.register_forward_hook(hook)
+    network(noise_batch(torch.zeros(5, *images.shape[1:], dtype=torch.float64), run.seed, 0))
+    for row in rows:
+        channels = seen[row["layer"], row["side"]].transpose(0, 1).flatten(1)
+        assert row["n"] == channels.shape[1]
+        close(row["mean"], channels.mean(1), atol=1e-9)
+        close(row["variance"], channels.var(1, correction=0))
+        close(row["zeros"], (channels == 0).double().mean(1))
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_activation_histogram(norm: str) -> None:
     c = case(norm)
     edges = _histogram.edges()
     sides = {(r["layer"], r["side"]) for r in c.rows("activation_histogram")}
     assert (("stem", "site") in sides) == (norm != "none")
     for row in c.rows("activation_histogram"):
-        if row["side"] != "output" or row["layer"] not in ("stem", "block3.conv1", "classifier"):
+        if row["layer"] not in ("stem", "block3.conv1", "classifier"):
             continue
-        module = next(x.module for x in c.network.layers if x.name == row["layer"])
+        layer = next(x.module for x in c.network.layers if x.name == row["layer"])
+        module = layer if row["side"] == "output" else whole_site(c, layer)
         values = observed(c, module)[1].float().flatten().tolist()
         counts = [0] * len(row["counts"])
         for v in values:
@@ -169,6 +211,18 @@ def test_activation_histogram(norm: str) -> None:
         assert row["zeros"] == sum(v == 0 for v in values)
     last = [r for r in c.rows("activation_histogram") if r["percentiles"] is not None]
     assert len(last) == 1
+    assert (last[0]["layer"], last[0]["side"]) == ("block3.conv2", "output" if norm == "none" else "site")
+    layer = next(x.module for x in c.network.layers if x.name == "block3.conv2")
+    units = observed(c, whole_site(c, layer))[1].transpose(0, 1).flatten(1)
+    assert len(last[0]["percentiles"]) == min(len(units), c.run.probes.unit_channels)
+    for found, unit in zip(last[0]["percentiles"], units, strict=False):
+        close(found, np.quantile(unit.numpy(), [0.15, 0.5, 0.85]))
+
+
+def whole_site(c: Case, layer: nn.Module) -> nn.Module:
+    """Return what a layer and its norm make up, by the module's name."""
+    (name,) = [name for name, module in c.network.named_modules() if module is layer]
+    return c.network.get_submodule(name.removesuffix(".layer"))
 
 
 def test_dip_statistic_of_known_samples() -> None:
@@ -358,6 +412,74 @@ def test_update_path(norm: str) -> None:
         p.data = w
 
 
+@pytest.mark.parametrize("path_lr", [0.0, 0.3])
+def test_update_path_of_a_later_step(path_lr: float) -> None:
+    """With momentum from two steps, no decay of γ, β and biases, and at another rate."""
+    probes = ProbesConfig(
+        measure=("update_path@first:1",), path_layers=(8, 80), path_points=3, path_lr=path_lr
+    )
+    fields = {"momentum": 0.8, "weight_decay": 0.2, "decay_norm_and_bias": False}
+    run, sets, trace = plain_run("bn", probes, **fields), probing.image_set(), probing.Trace()
+    network = probing.network_of(run, sets).double()
+    optimizer = build_optimizer(run, network)
+    engine = probing.engine_of(run, network, sets, trace, optimizer=optimizer)
+    images, labels = (x.double() if x.is_floating_point() else x for x in engine.probe_batch())
+    parameters = list(network.parameters())
+    kernels = {id(x.module.weight) for x in network.layers}
+    velocity = [torch.zeros_like(p) for p in parameters]
+    for step in (-2, -1, 0):
+        weights = [p.detach().clone() for p in parameters]
+        grads = torch.autograd.grad(F.cross_entropy(network(images), labels), parameters)
+        for p, g, v in zip(parameters, grads, velocity, strict=True):
+            decay = run.weight_decay * p.detach() if id(p) in kernels else 0.0
+            v.copy_(run.momentum * v + g + decay)
+        with engine.step(step, 0, images, labels) if step == 0 else contextlib.nullcontext():
+            F.cross_entropy(network(images), labels).backward()
+        if step < 0:
+            optimizer.step()
+        optimizer.zero_grad()
+    assert trace.failures == []
+    rows = trace.rows("update_path")
+    c = Case(network, images, labels, trace, sets, run)
+    for share in (0.0, 0.5, 1.0):
+        for p, w, v in zip(parameters, weights, velocity, strict=True):
+            p.data = w - share * (path_lr or run.lr) * v
+        for number in (8, 80):
+            layer = layer_at(network, number)
+            _, output, _ = observed(c, layer.module)
+            (row,) = [r for r in rows if (r["layer"], r["share"]) == (layer.name, share)]
+            close(row["mean"], output.mean((0, 2, 3)), rtol=1e-5, atol=1e-9)
+            close(row["variance"], output.var((0, 2, 3), correction=0), rtol=1e-5)
+            close(row["loss"], float(loss(c).detach()))
+
+
+@pytest.mark.filterwarnings("ignore")  # how the optimiser of the library fared
+def test_the_tails_likelihood_ratios_are_the_librarys() -> None:
+    probes = ProbesConfig(measure=("gradient_tails@first:1",), tail_layers=(90,), tail_test=True)
+    run, sets, trace = plain_run("bn", probes), probing.image_set(), probing.Trace()
+    network = probing.network_of(run, sets).double()
+    engine = probing.engine_of(run, network, sets, trace)
+    images, labels = engine.probe_batch()
+    images = images.double()
+    with engine.step(0, 0, images, labels):
+        F.cross_entropy(network(images), labels).backward()
+    assert trace.failures == []
+    layer = layer_at(network, 90)
+    assert layer.module.weight.grad is not None
+    gradient = layer.module.weight.grad.flatten().numpy()
+    gradient = gradient[gradient != 0]
+    far = np.sort(np.abs(gradient - np.median(gradient)))[::-1]
+    k = math.isqrt(len(gradient))
+    fit = powerlaw.Fit(far[: k + 1] / far[k], xmin=1.0, verbose=False)
+    rows = {r["layer"]: r for r in trace.rows("gradient_tails")}
+    for other in ("exponential", "lognormal"):
+        ratio, p = fit.distribution_compare("power_law", other, normalized_ratio=True)
+        assert math.isfinite(ratio)
+        close(rows[layer.name][f"against_{other}"], ratio)
+        close(rows[layer.name][f"{other}_p"], p)
+        assert all(r[f"against_{other}"] is None for name, r in rows.items() if name != layer.name)
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_gradient_tails(norm: str) -> None:
     c = case(norm)
@@ -382,6 +504,11 @@ def test_gradient_tails(norm: str) -> None:
             expected = k / sum(math.log(far[i] / far[k]) for i in range(k))
             close(row["tail_index"], expected)
             assert row["low"] < row["tail_index"] < row["high"]
+            ks = row["curve_k"]
+            assert (ks[0], ks[-1]) == (10, len(g) // 10)
+            assert ks == sorted(set(ks))
+            logs = [math.log(x) for x in far]
+            close(row["curve_index"], [i / sum(x - logs[i] for x in logs[:i]) for i in ks])
     c.network.zero_grad()
 
 
@@ -411,6 +538,25 @@ def test_gradient_noise(norm: str) -> None:
         if row["law"] == "without_replacement":  # a partition into disjoint batches: each value is one of all
             assert min(every[row["batch_size"]]) * 0.999 <= row["measured"]
             assert row["measured"] <= max(every[row["batch_size"]]) * 1.001
+    partitions = [
+        [list(p[i : i + 2]) for i in (0, 2, 4)]
+        for p in itertools.permutations(range(n))
+        if p[0] < p[1] and p[2] < p[3] and p[4] < p[5] and p[0] < p[2] < p[4]
+    ]
+    differences = [[gradient(pair) - g for pair in pairs] for pairs in partitions]
+    means = [np.mean([float(d @ d) for d in found]) for found in differences]
+    (smallest,) = [r for r in rows if (r["law"], r["batch_size"]) == ("without_replacement", 2)]
+    which = int(np.argmin([abs(mean - smallest["measured"]) for mean in means]))
+    close(smallest["measured"], means[which])
+    bias = sum(differences[which]) / 3
+    c_found = means[which] * 2 * (n - 1) / (n - 2)
+    for row in rows:
+        b, whole = row["batch_size"], n - 1 if row["law"] == "without_replacement" else n
+        close(row["c"], c_found)
+        close(row["predicted"], c_found * (n - b) / (b * whole))
+        close(row["bound"], c_found / b)
+        close(row["bias2"], float((bias**2).sum()))
+    assert (rows[0]["bias2"] > 1e-9) == coupled
     if not coupled:
         single = torch.stack([gradient([i]) for i in range(n)])
         c_true = float((single - g).square().sum(1).mean())
