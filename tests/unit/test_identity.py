@@ -14,7 +14,7 @@ from study.errors import ConfigError
 from study.identity import run_id
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "run_ids.json").read_text())
-CANDIDATES = [0.25, 0.75, 3, 7, True, False, "tanh", "depth", "ghost", "plateau", "bf16", "padding",
+CANDIDATES = [0.25, 0.75, 3, 7, True, False, "tanh", "depth", "ghost", "plateau", "bf16", "padding", "cpu",
               [3], [0.25], ["top"], 2, 256, [0.1, 1.0], ["input"], ["label"],
               ["activation_moments@init"]]  # fmt: skip
 
