@@ -55,8 +55,8 @@ class Row(NamedTuple):
     step: Ratio | None
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; return 1 if a layer costs more than its limit."""
     parser = Parser(prog="python -m study.bench norms", description="What each norm costs.")
     parser.add_argument("names", nargs="*", help="norms (default: all of conf/norm)")
     parser.add_argument("--shape", type=int, nargs=3, default=(128, 32, 16), metavar=("N", "C", "SIDE"))
@@ -85,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for line in table(rows):
         print(line, flush=True)
+    return int(any(met(row) is False for row in rows))
 
 
 def measure(
@@ -113,6 +114,13 @@ def table(rows: Sequence[Row]) -> list[str]:
     cells = [head, *[_cells(row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def met(row: Row) -> bool | None:
+    """Return whether a layer's cost is within its limit; None without a limit or a layer to measure."""
+    if row.limit is None or row.layer is None:
+        return None
+    return row.layer.median <= row.limit
 
 
 def limit(config: NormConfig) -> float | None:
@@ -210,12 +218,13 @@ def _switches(config: NormConfig) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
+    verdict = {True: " met", False: " MISSED", None: ""}[met(row)]
     return (
         row.name,
         row.switches,
         str(row.parameters),
         _ratio(row.layer),
-        "–" if row.limit is None else f"{row.limit:g}",
+        "–" if row.limit is None else f"{row.limit:g}{verdict}",
         _ratio(row.step),
     )
 

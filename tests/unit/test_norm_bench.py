@@ -4,13 +4,32 @@ import math
 
 import pytest
 
-from study import bench_norms, naming
+from study import bench, bench_norms, naming, ratios
 
 
 def test_every_norm_has_a_line(capsys):
     bench_norms.main(["--shape", "4", "8", "4", "--repetitions", "1", "--steps", "0"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == list(naming.norms())
+
+
+@pytest.mark.parametrize(("median", "verdict"), [(1.3, "met"), (1.31, "MISSED"), (math.nan, "MISSED")])
+def test_a_limit_is_met_or_missed(monkeypatch, capsys, median, verdict):
+    costs = {"bn": ratios.Ratio(median, 0.9, 1.4), "none": None}
+
+    def measured(names, *sizes):
+        return [
+            bench_norms.Row(n, "", 0, costs[n], bench_norms.limit(naming.norms()[n]), None) for n in names
+        ]
+
+    monkeypatch.setattr(bench_norms, "measure", measured)
+    missed = verdict == "MISSED"
+    assert bench_norms.main(["bn", "none"]) == int(missed)
+    assert bench_norms.main(["none"]) == 0
+    assert bench.main(["norms", "bn"]) == int(missed)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"1.3 {verdict}" in lines[2]
+    assert not {"met", "MISSED"} & set(lines[3].split())
 
 
 def test_an_unknown_norm_is_named(capsys):
