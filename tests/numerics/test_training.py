@@ -182,6 +182,42 @@ def test_a_diverged_run_says_that_its_running_statistics_are_spoilt(tmp_path):
     assert all(0 <= p["step"] <= record["divergence"]["step"] for p in record["poisoned"])
 
 
+def test_a_run_that_goes_on_marks_its_rows_from_the_batch_that_spoilt_the_statistics(tmp_path, monkeypatch):
+    """One value whose square overflows: the batch's own loss stays finite, and so does every later one."""
+    genuine = TrainState.epoch_batches
+
+    def epoch_batches(state, epoch):
+        batches = genuine(state, epoch)
+        if epoch != 1 or "batch" in vars(batches):
+            return batches
+        inner = batches.batch
+
+        def batch(step):
+            images, labels = inner(step)
+            if step == 2:
+                images = images.clone()
+                images[0, 0, 3, 3] = 1e30
+            return images, labels
+
+        batches.batch = batch
+        return batches
+
+    monkeypatch.setattr(TrainState, "epoch_batches", epoch_batches)
+    run = tiny(tmp_path, epochs=3)
+    record = execute(run)
+    assert (record["status"], record["divergence"]) == ("finished", None)
+    per_epoch = 4
+    assert record["poisoned"][0] == {"layer": "stem", "step": per_epoch + 2}
+    rows = pq.read_table(run_paths(run).metrics).to_pylist()
+    ends = [(r["split"], r["epoch"], r["poisoned"]) for r in rows if r["split"] != "batch"]
+    assert ends == [
+        *((split, epoch, epoch >= 2) for epoch in (1, 2, 3) for split in ("train", "validation", "test")),
+        ("train_eval", 3, True),
+    ]
+    inside = [(r["step"], r["poisoned"], math.isfinite(r["loss"])) for r in rows if r["split"] == "batch"]
+    assert inside == [(step, step >= 2 * per_epoch, True) for step in range(3 * per_epoch)]
+
+
 def test_where_a_norm_cannot_normalise_is_recorded(tmp_path):
     model = {"name": "mlp", "depth": 3, "widths": [4]}
     run = tiny(tmp_path, model=model, norm={"family": "instance", "name": "in"}, epochs=0)
