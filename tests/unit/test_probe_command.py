@@ -66,6 +66,19 @@ def test_new_tables(finished: RunPaths) -> None:
     assert not list(finished.probes.glob(".*"))
 
 
+def test_all_probes_of_a_finished_run(finished: RunPaths, tmp_path: Path) -> None:
+    copy = RunPaths(tmp_path / finished.run_id)
+    shutil.copytree(finished.root, copy.root)
+    words = [f"probes.measure=[{','.join(names('study.probes'))}]", "probes.sharpness_images=16"]
+    words += ["probes.noise_subset=8", "probes.noise_batches=[4]", "probes.alpha_points=3"]
+    for at in ("init", "final"):
+        assert main([str(copy.root), *words, f"at={at}"]) == 0
+    assert {p.stem for p in copy.probes.iterdir()} == set(names("study.probes"))
+    for name in names("study.probes"):
+        found = rows(copy, name)
+        assert {(r["when"], r["step"]) for r in found} == {("init", 0), ("final", 2)}, name
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
