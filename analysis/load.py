@@ -78,13 +78,13 @@ class Frames:
         return self.subset(chosen)
 
 
-def load(paths: Iterable[Path | str], *, use_catalogue: bool = True) -> Frames:
-    """Load run directories, or folders of them; raises LoadError if one of the paths is not a folder.
+def load(paths: Iterable[Path | str] | Path | str, *, use_catalogue: bool = True) -> Frames:
+    """Load run directories, or folders of them, one or several; raises LoadError if one is not a folder.
 
     Complete runs that have not changed come from the folder's catalogue (see analysis.catalogue), which is
     brought up to date on the way where the folder can be written to.
     """
-    found, problems = _unique(find(paths))
+    found, problems = _unique(find([paths] if isinstance(paths, (str, Path)) else paths))
     parts: list[Part] = []
     for folder, runs in _by_folder(found).items():
         problems += _load_folder(folder, runs, use_catalogue and len(runs) >= catalogue.LEAST_RUNS, parts)

@@ -57,7 +57,7 @@ def verdict_table(found: list[Verdict]) -> Table:
     settings = list(dict.fromkeys(v.setting for v in found if v.setting))
     many = len(settings) > 1
     note = (
-        "Rules, margins and seeds were fixed before any run, and the tests corrected for the number of "
+        "Rules, margins and seeds do not depend on these runs, and the tests are corrected for the number of "
         "claims; the interval is 95%, uncorrected; n counts complete runs."
     )
     if many:

@@ -69,6 +69,12 @@ def test_rows_and_types_are_those_that_were_written(tmp_path):
         assert lists == table["predicted"].to_pylist()
 
 
+def test_one_folder_may_be_given_as_it_is(tmp_path):
+    run_id = factory.write_run(tmp_path)
+    for given in (tmp_path, str(tmp_path), [tmp_path]):
+        assert load(given).runs["run_id"].tolist() == [run_id]
+
+
 def test_norm_none_stays_the_string_none(tmp_path):
     factory.grid_runs(tmp_path, {("none", 0.1): "diverged", ("bn", 0.1): "trained"})
     frames = load([tmp_path])
