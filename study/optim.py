@@ -20,9 +20,14 @@ def build(config: RunConfig, network: Network) -> torch.optim.SGD:
     """
     decayed, kept = groups(config, network)
     named = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    return torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         [g for g in named if g["params"]], lr=config.lr, momentum=config.momentum, fused=True
     )
+    if config.precision == "fp16" and config.momentum:
+        # A first update that loss scaling skips would leave the fused kernel's momentum uninitialised memory.
+        for p in (*decayed, *kept):
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    return optimizer
 
 
 def groups(config: RunConfig, network: Network) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -131,7 +131,7 @@ class _Standardise:
         if channels_last:  # a whole row of pixels at a time: on a CPU far faster than C values at a time
             width = images.shape[3]
             centre, factor = centre.repeat(1, width), factor.repeat(1, width)
-        self._centre, self._factor = (x.float().to(images.device) for x in (centre, factor))
+        self._centre, self._factor = (_moved(x.float(), images.device) for x in (centre, factor))
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return float32 B×C×H×W, in channels_last layout if asked."""

@@ -157,9 +157,9 @@ def test_a_gpu_gives_the_same_batches_without_being_waited_for(crop_padding, fli
     config = run(crop_padding=crop_padding, flip=flip)
     device_set = image_set("cuda")
     on_cpu = EpochBatches(config, SET, 2, channels_last=channels_last)
-    on_gpu = EpochBatches(config, device_set, 2, channels_last=channels_last)
     torch.cuda.set_sync_debug_mode("error")
     try:
+        on_gpu = EpochBatches(config, device_set, 2, channels_last=channels_last)
         batches = [on_gpu.batch(k) for k in range(len(on_gpu))]
     finally:
         torch.cuda.set_sync_debug_mode("default")

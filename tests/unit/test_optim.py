@@ -1,6 +1,7 @@
 """Every parameter is in one group of the optimiser, and the right one."""
 
 import pytest
+import torch
 
 from study import naming, optim
 from study.config import ModelConfig, RunConfig
@@ -48,3 +49,20 @@ def test_the_papers_way_decays_everything(norm):
     decayed, kept, network = names(norm, decay_norm_and_bias=True)
     assert decayed == {n for n, _ in network.named_parameters()}
     assert not kept
+
+
+def test_a_first_update_that_loss_scaling_skips_leaves_no_momentum():
+    """The framework's fused kernel would otherwise begin with whatever the memory held."""
+    run = RunConfig(model=TINY, precision="fp16", lr=0.1, momentum=0.9, weight_decay=0.0)
+    network = build_network(run, (3, 8, 8), 5)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    held = [torch.full_like(p, 1e30) for p in network.parameters()]
+    del held  # memory that an uninitialised buffer would take over
+    optimizer, scaler = optim.build(run, network), torch.amp.GradScaler("cpu")
+    for gradient in (float("inf"), 1.0, 1.0):
+        scaler.scale(sum((p * gradient).sum() for p in network.parameters())).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    for name, p in network.named_parameters():
+        torch.testing.assert_close(p.detach(), before[name] - 0.1 * (1 + 1.9))
