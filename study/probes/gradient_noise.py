@@ -29,7 +29,8 @@ from study.seeding import generator
 SCHEDULE = "init"
 PASSES = (
     "forward and backward on the whole subset, on all of it in batches of the smallest size, and on at most "
-    "probes.noise_draws batches for every other size and law"
+    "probes.noise_draws batches for every other size and law; before, two forward passes on two images and, "
+    "where they do not influence each other, a forward and backward pass on one"
 )
 SCHEMA = pa.schema(
     [
@@ -41,10 +42,11 @@ SCHEMA = pa.schema(
         ("measured", pa.float64()),  # mean ‖g_B − g‖² over the draws; null if none was drawn
         ("standard_error", pa.float64()),  # of that mean, draws taken as independent
         ("predicted", pa.float64()),
-        ("bound", pa.float64()),  # C/b
+        ("bound", pa.float64()),  # C/b: App. D's α²C/|B| for a step α = 1; the law times α² for any other
         ("c", pa.float64()),  # C
         ("gradient_norm2", pa.float64()),  # ‖g‖²
         ("bias2", pa.float64()),  # ‖mean of g_B − g‖² of the smallest batches; 0 for `image`
+        ("nonfinite", pa.int64()),  # draws whose distance is NaN or ±∞; they make `measured` so
     ]
 )
 
@@ -153,6 +155,7 @@ def _row(law: str, b: int, found: Tensor, predicted: float, c: float) -> dict[st
         "standard_error": spread,
         "predicted": predicted,
         "bound": c / b,
+        "nonfinite": int((~found.isfinite()).sum()),
     }
 
 
