@@ -19,6 +19,7 @@ from analysis import runs as runs_table
 from analysis.catalogue import Part
 from study.ownership import observed_status
 from study.paths import RunPaths, run_dirs
+from study.probe_schemas import schema
 from study.records import METRICS, DamagedRunError, misnamed, read_record
 from study.status import Status
 
@@ -184,7 +185,7 @@ def _read_directories(found: list[RunPaths]) -> tuple[Part, set[str], list[Probl
     probes: dict[str, pa.Table] = {}
     faulty = set(bad)
     for name, having in sorted(files.items()):
-        probes[name], bad = parquet.read(having, None)
+        probes[name], bad = parquet.read(having, schema(name), check=True)
         problems += _faults(complete, f"probes/{name}.parquet", bad)
         faulty |= set(bad)
     return Part(runs, metrics, probes), {run.run_id for run in complete} - faulty, problems
@@ -198,7 +199,10 @@ def _unite_probes(parts: list[Part], runs: pd.DataFrame) -> tuple[dict[str, pa.T
     problems: list[Problem] = []
     for name in names:
         pieces = [part.probes[name] for part in parts if name in part.probes]
+        declared = schema(name)
         try:
+            # A catalogue may be older than what its probe declares now.
+            pieces = [parquet.typed(piece, declared) for piece in pieces] if declared else pieces
             tables[name] = parquet.unite(pieces)
         except pa.ArrowException as error:
             tables[name] = pieces[0]

@@ -1,5 +1,6 @@
 """Many Parquet files → one frame, by a single DuckDB query."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,15 @@ import pyarrow.parquet as pq
 CATEGORIES = ("run_id", "norm", "split")
 """Columns held as categoricals: the same few texts on every row."""
 
+ALWAYS_KNOWN = ("step", "epoch")
+"""Columns that are never null, held as plain numbers."""
+
+_NULLABLE: dict[Any, Any] = {
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+}
+
 BATCH = 100_000
 """Rows taken over from DuckDB at a time."""
 
@@ -21,32 +31,71 @@ FILES = 1000
 """Files in one query at most, where all are known to have the same columns."""
 
 
-def read(files: Mapping[str, Path], schema: pa.Schema | None) -> tuple[pa.Table, dict[str, str]]:
+def read(
+    files: Mapping[str, Path], schema: pa.Schema | None, *, check: bool = False
+) -> tuple[pa.Table, dict[str, str]]:
     """Return the rows of all files with their run id in front, and {run id: what is wrong with its file}.
 
     `files` maps run ids to paths. With a `schema` the columns are exactly its columns, of its types, absent
     ones null; without one they are the union of what the files hold. A file that is missing, truncated or of
     another type is left out and named; the others are not affected.
+
+    DuckDB converts all files of a query to the types of the first, rounding fractions where that has whole
+    numbers. So the first must be as declared; with `check` each is looked at, which opens it twice.
     """
+    if schema is not None:
+        with contextlib.suppress(duckdb.Error, pa.ArrowException, OSError):
+            if not files or (not check and as_declared(pq.read_schema(next(iter(files.values()))), schema)):
+                return _query(files, schema), {}
+        return _checked(files, schema)
     bad: dict[str, str] = {}
     try:
-        return _query(files, schema), bad
+        return _query(files, None), bad
     except (duckdb.Error, pa.ArrowException, OSError):
-        bad = {run: fault for run, path in files.items() if (fault := _fault(path, schema))}
+        bad = {run: fault for run, path in files.items() if (fault := _fault(path))}
     good = {run: path for run, path in files.items() if run not in bad}
     try:
-        return _query(good, schema), bad
+        return _query(good, None), bad
     except (duckdb.Error, pa.ArrowException) as error:
         # Each file is sound, but their types do not unite.
         bad |= dict.fromkeys(good, f"cannot be joined with the other runs' tables: {_first_line(error)}")
-        return _query({}, schema), bad
+        return _query({}, None), bad
+
+
+def as_declared(found: pa.Schema, declared: pa.Schema) -> bool:
+    """Whether a table has all declared columns, of their types."""
+    types = dict(zip(found.names, found.types, strict=True))
+    return all(types.get(field.name) == field.type for field in declared)
+
+
+def typed(table: pa.Table, declared: pa.Schema) -> pa.Table:
+    """The run id and the declared columns, of their types; absent ones null.
+
+    Raises an ArrowException if a value would be lost, as a fraction in a column of whole numbers.
+    """
+    if "run_id" in table.schema.names:
+        first, rest = [table.schema.field("run_id")], [table.column("run_id")]
+    else:
+        first, rest = [], []
+    if as_declared(table.schema, declared) and table.schema.names == [
+        *(f.name for f in first),
+        *declared.names,
+    ]:
+        return table
+    for field in declared:
+        absent = field.name not in table.schema.names
+        values = pa.nulls(table.num_rows, field.type) if absent else table.column(field.name).cast(field.type)
+        rest.append(values)
+    return pa.table(rest, schema=pa.schema([*first, *declared]))
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
     """Convert an Arrow table, column by column, so that no more than one column is held twice.
 
-    Categories are sorted; rows are brought into their order by run (stable) unless they are so already. Lists
-    stay in Arrow's compact form; all other columns can be written to. The caller should keep no reference.
+    The types follow from the table's alone: whole numbers and truth values, but for ALWAYS_KNOWN, are of
+    pandas' nullable types whether or not one is null. Categories are sorted; rows are brought into their
+    order by run (stable) unless they are so already. Lists stay in Arrow's compact form; all other columns
+    can be written to. The caller should keep no reference.
     """
     columns: dict[str, Any] = {}
     order = None
@@ -59,6 +108,8 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
                 order = np.argsort(values.codes, kind="stable")
         elif pa.types.is_list(column.type):
             values = pd.array(column, dtype=pd.ArrowDtype(column.type))
+        elif name not in ALWAYS_KNOWN and (kind := _NULLABLE.get(column.type)) is not None:
+            values = kind.__from_arrow__(column)
         else:
             values = column.to_pandas().array
             plain = values.to_numpy() if hasattr(values, "to_numpy") else values
@@ -74,11 +125,7 @@ def unite(tables: Sequence[pa.Table]) -> pa.Table:
     """Rows of all tables; a column that one lacks is null there. Types that do not unite raise."""
     if len(tables) == 1:
         return tables[0]
-    joined = pa.concat_tables(tables, promote_options="permissive")
-    for name in CATEGORIES:
-        if name in joined.schema.names:
-            joined = categorical(joined, name)
-    return joined
+    return _encoded(pa.concat_tables(tables, promote_options="permissive"))
 
 
 def categorical(table: pa.Table, name: str) -> pa.Table:
@@ -89,7 +136,15 @@ def categorical(table: pa.Table, name: str) -> pa.Table:
     return table.set_column(table.schema.get_field_index(name), name, column.unify_dictionaries())
 
 
+def _encoded(table: pa.Table) -> pa.Table:
+    for name in CATEGORIES:
+        if name in table.schema.names:
+            table = categorical(table, name)
+    return table
+
+
 def _query(files: Mapping[str, Path], schema: pa.Schema | None) -> pa.Table:
+    """Rows of sound files; with a schema the first of them must be as declared, and all must have it."""
     if not files:
         fields = [] if schema is None else list(schema)
         table = pa.schema([pa.field("run_id", pa.string()), *fields]).empty_table()
@@ -97,21 +152,48 @@ def _query(files: Mapping[str, Path], schema: pa.Schema | None) -> pa.Table:
         table = _read(files, "*")
     else:
         columns = ", ".join(f'"{f.name}"' for f in schema)
-        try:
-            # By the thousand: DuckDB holds some 10 kB for every file of a query until the query ends.
-            table = unite([_read(part, columns, by_name=False) for part in _parts(files)])
-        except duckdb.Error:  # some file lacks a column, or holds it as another type
-            table = _read(files, columns, declared=schema)
+        # By the thousand: DuckDB holds some 10 kB for every file of a query until the query ends.
+        table = unite([_read(part, columns, by_name=False) for part in _parts(files)])
         table = table.cast(pa.schema([table.schema.field(0), *schema]))
-    for name in CATEGORIES:
-        if name in table.schema.names:
-            table = categorical(table, name)
-    return table
+    return _encoded(table)
 
 
-def _read(
-    files: Mapping[str, Path], columns: str, *, by_name: bool = True, declared: pa.Schema | None = None
-) -> pa.Table:
+def _checked(files: Mapping[str, Path], schema: pa.Schema) -> tuple[pa.Table, dict[str, str]]:
+    """As `read`: those as declared in one query, the others one by one."""
+    bad: dict[str, str] = {}
+    alike: dict[str, Path] = {}
+    pieces: list[pa.Table] = []
+
+    def convert(run: str, path: Path) -> None:
+        try:
+            table = typed(pq.ParquetFile(path).read(), schema)
+        except (pa.ArrowException, OSError) as error:
+            bad[run] = f"cannot be read: {_first_line(error)}"
+            return
+        ids = pa.DictionaryArray.from_arrays(pa.array([0] * len(table), pa.uint8()), pa.array([run]))
+        pieces.append(_encoded(table.add_column(0, "run_id", ids)))
+
+    for run, path in files.items():
+        try:
+            found = pq.read_schema(path)
+        except FileNotFoundError:
+            bad[run] = "is missing"
+        except (pa.ArrowException, OSError) as error:
+            bad[run] = f"cannot be read: {_first_line(error)}"
+        else:
+            if as_declared(found, schema):
+                alike[run] = path
+            else:
+                convert(run, path)
+    try:
+        pieces.append(_query(alike, schema))
+    except (duckdb.Error, pa.ArrowException, OSError):  # one is damaged behind its schema
+        for run, path in alike.items():
+            convert(run, path)
+    return unite(pieces or [_query({}, schema)]), bad
+
+
+def _read(files: Mapping[str, Path], columns: str, *, by_name: bool = True) -> pa.Table:
     """The one query: these columns of all files, run_id in front.
 
     Not `by_name`, every file must have all the columns; that is quicker, since no file is opened twice.
@@ -123,9 +205,6 @@ def _read(
         # An enum of the file names turns the constant `filename` of each file into a small dictionary.
         db.execute("CREATE TYPE file AS ENUM (SELECT unnest(?))", [names])
         source = f"read_parquet($files, filename=true, union_by_name={str(by_name).lower()})"
-        if declared is not None:
-            db.register("declared", declared.empty_table())
-            source = f"(FROM {source} UNION ALL BY NAME FROM declared)"
         chosen = f"{columns} EXCLUDE (filename)" if columns == "*" else columns
         query = f"SELECT filename::file AS run_id, {chosen} FROM {source}"
         table = _collected(db.sql(query, params={"files": names}).to_arrow_reader(BATCH))
@@ -176,16 +255,13 @@ def _renamed(chunk: Any, run_of: Mapping[str, str]) -> Any:
     )
 
 
-def _fault(path: Path, schema: pa.Schema | None) -> str | None:
+def _fault(path: Path) -> str | None:
     """What keeps this one file from being read, or None."""
     if not path.exists():
         return "is missing"
     try:
-        if schema is None:
-            pq.ParquetFile(path).read()
-        else:
-            _query({"": path}, schema)
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
         return f"cannot be read: {_first_line(error)}"
     return None
 

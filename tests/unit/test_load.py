@@ -2,6 +2,7 @@
 
 import ast
 import json
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,15 @@ import pytest
 from analysis import runs as runs_table
 from analysis.load import LoadError, load
 from analysis.report import left_out_lines
+from study import probes
 from study.paths import RunPaths
+from study.probe_schemas import schema
+from study.probes import base
 from study.records import METRICS
 from tests import factory
 
 ROOT = Path(__file__).parents[2]
-ALLOWED = {"records", "paths", "status", "criteria", "ownership"}
+ALLOWED = {"records", "paths", "status", "criteria", "ownership", "pipes", "probe_schemas"}
 
 
 def test_importing_the_analysis_imports_no_torch():
@@ -140,6 +144,90 @@ def test_probe_tables_unite_and_runs_without_one_are_named(tmp_path):
     assert frames.problems["run_id"].tolist() == [third]
     assert frames.problems["kind"].tolist() == ["probe"]
     assert frames.subset([third]).probes == {}
+
+
+def test_the_declared_columns_of_every_probe_are_read_without_torch():
+    names = [m.name for m in pkgutil.iter_modules(probes.__path__) if not m.name.startswith("_")]
+    names.remove("base")
+    assert "gradient_tails" in names
+    for name in names:
+        assert schema(name).equals(base.schema(name)), name
+    assert schema("base") is schema("_tails") is schema("moments") is None
+
+
+TAILS = [{"step": 0, "epoch": 0, "when": "init", "layer": "stem", "number": 1, "n": 9, "deviation": 0.5}]
+ODD = {
+    "as declared": lambda t: t,
+    "whole numbers for fractions": lambda t: _with(t, "deviation", pa.array([2])),
+    "single precision": lambda t: _with(t, "deviation", pa.array([2.0], pa.float32())),
+    "wider whole numbers": lambda t: _with(t, "number", pa.array([7], pa.int64())),
+    "all null": lambda t: pa.table(
+        {n: t[n] if n in ("step", "epoch") else pa.nulls(len(t)) for n in t.schema.names}
+    ),
+    "null numbers": lambda t: _with(t, "deviation", pa.nulls(1)),
+    "a column less": lambda t: t.drop_columns(["deviation", "counts"]),
+    "a column more": lambda t: t.append_column("later", pa.array(["x"])),
+    "another order": lambda t: t.select(t.schema.names[::-1]),
+    "no rows": lambda t: t.slice(0, 0),
+}
+
+
+def _with(table, name, values):
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+@pytest.mark.parametrize("first", ODD)
+def test_a_probes_frame_has_the_declared_types_whatever_its_files_hold(tmp_path, first):
+    """Alone, and before or behind another run's table: the types are always those of the declaration."""
+    declared = schema("gradient_tails")
+    sound = pa.Table.from_pylist(TAILS, schema=declared)
+    odd = ODD[first](sound)
+    usual = _frame(tmp_path / "usual", [sound])
+    for place, order in enumerate(([odd], [odd, sound], [sound, odd])):
+        found = _frame(tmp_path / str(place), order)
+        assert found.dtypes.astype(str).to_dict() == usual.dtypes.astype(str).to_dict()
+        assert list(found.columns) == ["run_id", "norm", *declared.names]
+        assert len(found) == sum(map(len, order))
+        assert set(found["norm"]) <= {"none"}
+        if place:
+            seed = f"-s{order.index(sound)}-"
+            assert found.loc[found["run_id"].str.contains(seed), "deviation"].tolist() == [0.5]
+
+
+def _frame(folder, tables):
+    for seed, table in enumerate(tables):
+        factory.write_run(folder, norm="none", seed=seed, probes={"gradient_tails": table})
+    frames = load([folder])
+    empty = sum(not len(table) for table in tables)
+    assert frames.problems["kind"].tolist() == ["probe"] * empty
+    return frames.probes["gradient_tails"]
+
+
+@pytest.mark.parametrize("values", [["much"], [1.5]])
+def test_a_probes_table_that_would_lose_values_is_damaged_and_the_others_load(tmp_path, values):
+    sound = pa.Table.from_pylist(TAILS, schema=schema("gradient_tails"))
+    kept = factory.write_run(tmp_path, seed=0, probes={"gradient_tails": sound})
+    odd = factory.write_run(
+        tmp_path, seed=1, probes={"gradient_tails": _with(sound, "number", pa.array(values))}
+    )
+    frames = load([tmp_path])
+    assert set(frames.probes["gradient_tails"]["run_id"]) == {kept}
+    assert frames.problems.loc[frames.problems["kind"] == "damaged", "run_id"].tolist() == [odd]
+
+
+def test_metrics_have_the_declared_types_whichever_run_comes_first(tmp_path):
+    ids = sorted(factory.write_run(tmp_path, seed=s) for s in range(2))
+    usual = load([tmp_path]).metrics
+    for run_id in ids:
+        path = RunPaths(tmp_path / run_id).metrics
+        table = pq.read_table(path)
+        ones = _with(_with(table, "loss", pa.array([1] * len(table))), "poisoned", pa.nulls(len(table)))
+        pq.write_table(ones, path)
+        found = load([tmp_path]).metrics
+        assert found.dtypes.astype(str).to_dict() == usual.dtypes.astype(str).to_dict()
+        others = found["run_id"] != run_id
+        assert found.loc[others, "loss"].tolist() == usual.loc[others, "loss"].tolist()
+        pq.write_table(table, path)
 
 
 def test_run_directories_and_folders_may_be_mixed_and_doubles_are_named(tmp_path):
