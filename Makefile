@@ -34,8 +34,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 # A failed trial does not keep the others from the report; it keeps make from success.
 quickstart: install
-	@$(BIN)/python -m study.run -m lr=0.1,0.003,0.0001 norm=bn,none scale=$(SCALE) sweep=grid runs_dir=$(RUNS); \
-	code=$$?; [ $$code -gt 1 ] || $(BIN)/python -m analysis.report --runs $(RUNS) --sweep grid --out $(REPORT) && exit $$code
+	@$(BIN)/python -m study.run -m lr=0.1,0.003,0.0001 norm=bn,none scale=$(SCALE) sweep=quickstart-seed0 runs_dir=$(RUNS); \
+	code=$$?; [ $$code -gt 1 ] || $(BIN)/python -m analysis.report --runs $(RUNS) --sweep quickstart-seed0 --out $(REPORT) --brief && exit $$code
 
 study: install
 	@$(BIN)/python -m study.parts run; code=$$?; \

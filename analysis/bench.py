@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 
 from analysis import catalogue
 from analysis.load import Frames, load
+from study import pipes
 from study.paths import RunPaths
 from study.records import METRICS
 
@@ -162,4 +162,4 @@ def _bound(name: str, ratio: float, least: float) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

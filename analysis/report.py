@@ -1,4 +1,4 @@
-"""`python -m analysis.report --runs DIR --out DIR [--sweep NAME]`: one self-contained HTML page.
+"""`python -m analysis.report --runs DIR --out DIR [--sweep NAME] [--brief]`: one self-contained HTML page.
 
 Writes OUT/index.html, OUT/figures (SVG, PNG and CSV of each figure), OUT/tables (LaTeX and Markdown) and
 OUT/outcomes.csv, and prints the table of outcomes, what is left out and why, and the path of the page.
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.load import Frames, LoadError, load
+from study import pipes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,10 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: the report could not be written: {error}", file=sys.stderr)
         return 1
-    print(outcome_lines(frames))
-    if left := left_out_lines(frames):
-        print(f"\n{left}")
-    print(f"\nReport: {page.resolve()}")
+    said = [] if options.brief else [outcome_lines(frames)]
+    said += [left_out_lines(frames), f"Report: {page.resolve()}"]
+    print("\n\n".join(filter(None, said)))
     return 0
 
 
@@ -141,8 +141,13 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("report"), metavar="DIR", help="where to write (default: report)"
     )
     parser.add_argument("--sweep", metavar="NAME", help="only the runs that this sweep asked for")
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="do not print the table of outcomes, which a launch has just shown",
+    )
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

@@ -14,6 +14,7 @@ from pathlib import Path
 import wandb
 
 from analysis.wandb_source import SourceError
+from study import pipes
 
 
 def send(report: Path, project: str, *, patience: float = 120.0) -> int:
@@ -75,4 +76,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import wandb
 
+from study import pipes
 from study.paths import RunPaths
 from study.records import METRICS, write_bytes, write_json, write_table
 
@@ -141,4 +142,4 @@ def _number(value: Any) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

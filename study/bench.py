@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from study import pipes
 from study.arguments import Parser
 from study.compose import compose
 from study.data.base import ImageSet, Split
@@ -259,4 +260,4 @@ def _refuse(options: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

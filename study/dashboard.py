@@ -15,6 +15,8 @@ import wandb
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 
+from study import pipes
+
 NORM, RATE = wr.Config("norm.name"), wr.Config("lr")
 SPLITS = ("test", "train")
 
@@ -139,4 +141,4 @@ def _by_depth(measure: str, title: str, *, log: bool = False) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

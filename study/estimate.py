@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from study import pipes
 from study.arguments import Parser, counted
 from study.config import RunConfig
 from study.errors import StudyError
@@ -266,4 +267,4 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from study import pipes
 from study.arguments import Parser
 from study.errors import StudyError, unknown
 from study.launch.cost import duration
@@ -105,6 +106,8 @@ class Line:
     left: int
     seconds: float
     """Of one core, at most."""
+    shared: int = 0
+    """Runs that are still to do and stand with an earlier part."""
 
 
 def lines_of(parts: Sequence[Part], settings: Sequence[str], seen: set[str]) -> list[Line]:
@@ -124,14 +127,15 @@ def lines_of(parts: Sequence[Part], settings: Sequence[str], seen: set[str]) -> 
         seen |= set(costs)
         known = [costs[t.run_id] if t.config.epochs > 1 else None for t in own]
         seconds = sum(part.seconds if s is None else s for s in known)
-        found.append(Line(part.name, part.what, len(plan.trials), len(own), seconds))
+        shared = len(plan.todo) - len(own)
+        found.append(Line(part.name, part.what, len(plan.trials), len(own), seconds, shared))
     return found
 
 
 def table(lines: Sequence[Line], at_once: int) -> str:
     """Return runs, what is left and its cost, part by part, and the sum."""
     rows = [("part", "runs", "left", "cost", "")]
-    rows += [(x.name, str(x.total), str(x.left), duration(x.seconds / at_once), x.what) for x in lines]
+    rows += [(x.name, str(x.total), str(x.left), duration(x.seconds / at_once), _what(x)) for x in lines]
     whole = sum(x.seconds for x in lines) / at_once
     rows.append(("together", "", str(sum(x.left for x in lines)), duration(whole), ""))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -139,6 +143,10 @@ def table(lines: Sequence[Line], at_once: int) -> str:
         f"{a:{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}".rstrip()
         for a, b, c, d, e in rows
     )
+
+
+def _what(line: Line) -> str:
+    return f"{line.what} ({line.shared} more stand with a part above)" if line.shared else line.what
 
 
 def randmat_line(folder: Path) -> Line:
@@ -215,4 +223,4 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from study import pipes
 from study.config import ProbesConfig, RunConfig, stored_config
 from study.errors import ConfigError, StudyError, plain_disk_errors, unknown
 from study.paths import RunPaths
@@ -151,4 +152,4 @@ def _load_weights(state: "TrainState", paths: RunPaths) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from study import pipes
 from study import randmat_density as limit
 from study.arguments import Parser, counted
 from study.errors import ConfigError, StudyError
@@ -298,4 +299,4 @@ def _label(job: Draw | Fit) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

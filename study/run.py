@@ -99,5 +99,7 @@ def _register_help() -> None:
 if __name__ == "__main__":
     import signal
 
+    from study import pipes
+
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is worth a word before all is imported
-    main()
+    pipes.run(main)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from study import describe
+from study import describe, pipes
 from study.arguments import Parser, counted
 from study.config import RunConfig, stored_config, to_mapping
 from study.errors import ConfigError, StudyError, plain_disk_errors, unknown
@@ -321,4 +321,4 @@ def _bytes(n: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_yaml_loader
 
+from study import pipes
 from study.arguments import Parser
 from study.errors import ConfigError, StudyError, plain_disk_errors, unknown
 from study.status import Status
@@ -59,6 +60,8 @@ def read_sweep(path: Path) -> Sweep:
     try:
         content: Any = yaml.load(path.read_text(), Loader=get_yaml_loader())  # reads 1e-4 as Hydra does
     except FileNotFoundError:
+        if path == Path(path.name) or path.parent.resolve() == SWEEPS:
+            raise unknown("sweep", path.stem, [p.stem for p in SWEEPS.glob("*.yaml")]) from None
         raise ConfigError(f"{path}: there is no such file") from None
     except Exception as error:  # yaml has many ways to fail
         raise ConfigError(f"{path} cannot be read: {[*str(error).splitlines(), error][0]}") from error
@@ -291,4 +294,4 @@ def _launcher(overrides: Sequence[str]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pipes.run(main)

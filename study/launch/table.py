@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from study import describe
+from study import describe, pipes
 from study.config import RunConfig
 from study.identity import scientific
 from study.launch.cost import duration
@@ -212,10 +212,18 @@ class Display:
         return max(max(known, default=0.0), (sum(known) + rest) / self.at_once)
 
 
+class _Console(Console):
+    """Goes on in silence when the reader of its output leaves: no trial ends because of `| head`."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        pipes.silence()
+
+
 def console() -> Console:
     """Return the console of the standard output; into a file or a pipe, tables are not cut to 80 columns."""
-    made = Console()
-    return made if made.is_terminal else Console(width=200)
+    made = _Console()
+    return made if made.is_terminal else _Console(width=200)
 
 
 def label(config: RunConfig, names: Sequence[str]) -> str:

@@ -30,7 +30,8 @@ def test_quickstart_is_the_grid_at_the_laptop_scale():
     assert {(t.scale, t.data.name, t.model.depth, t.epochs, t.seed) for t in trials} == {
         ("laptop", "digits", 110, 12, 0)
     }
-    assert "analysis.report --runs runs --sweep grid --out report" in told
+    assert {t.sweep for t in trials} == {"quickstart-seed0"}
+    assert "analysis.report --runs runs --sweep quickstart-seed0 --out report" in told
 
 
 @pytest.mark.slow
@@ -42,6 +43,9 @@ def test_quickstart_twice(tmp_path):
     assert str(tmp_path / "report" / "index.html") in first.stdout
     second = make("quickstart", *at)
     assert second.returncode == 0
+    for told in (first.stdout, second.stdout):
+        for run in run_dirs(tmp_path / "runs"):
+            assert told.count(run.run_id) == 1, "one table of outcomes, not two"
     assert "6 finished; 0 to run" in second.stdout
     runs = run_dirs(tmp_path / "runs")
     runs[0].record.write_text("{")

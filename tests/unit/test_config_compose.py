@@ -1,6 +1,7 @@
 """Command line → RunConfig: priorities, plain errors, quoting, the fast path against Hydra itself."""
 
 import random
+import re
 import shlex
 import shutil
 
@@ -12,7 +13,7 @@ from study import compose as composing
 from study import naming
 from study.compose import CONF, by_hydra, compose, compose_all, expand, quoted
 from study.config import RunConfig, from_mapping, to_mapping
-from study.describe import help_text, settings
+from study.describe import _shown, help_text, settings
 from study.errors import ConfigError
 from study.identity import run_id
 
@@ -272,3 +273,46 @@ def test_help_describes_every_setting():
     for setting in settings().values():
         assert f"  {setting.name}=" in text
         assert len(setting.doc) > 10, setting.name
+
+
+def shown():
+    """Return the values that --help shows, as text, and what it says by scale."""
+    lines = [*help_text().splitlines(), ""]
+    heads = [(i, line.strip()) for i, line in enumerate(lines) if re.match(r"  [a-z_.]+=", line)]
+    by_scale = {
+        head.partition("=")[0]: lines[i + 2].strip()
+        for i, head in heads
+        if lines[i + 2].startswith("      By scale: ")
+    }
+    return {h.partition("=")[0]: h.partition("=")[2].split(" [")[0] for _, h in heads}, by_scale
+
+
+def test_help_shows_the_values_that_hold_where_nothing_is_said():
+    values, by_scale = shown()
+    flat = dict(flattened(to_mapping(compose([]))))
+    assert {k: _shown(tuple(v) if isinstance(v, list) else v) for k, v in flat.items()} == values
+    assert (values["epochs"], values["scale"]) == ("12", "laptop")
+    assert by_scale["epochs"] == "By scale: laptop 12, paper 165, smoke 2, workstation 15."
+    assert "scale=laptop, the default" in help_text()
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper", "smoke", "workstation"])
+def test_help_says_what_each_scale_sets(scale):
+    _, by_scale = shown()
+    own, plain = (dict(flattened(to_mapping(c))) for c in (compose([f"scale={scale}"]), RunConfig()))
+    for name, value in own.items():
+        value, default = (tuple(v) if isinstance(v, list) else v for v in (value, plain[name]))
+        told = by_scale.get(name, "")
+        if f"{scale} " in told:
+            assert f"{scale} {_shown(value)}" in told, name
+        else:
+            assert value == default, name
+            assert not told or told.endswith(f", else {_shown(default)}."), name
+
+
+def flattened(values, prefix=""):
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -23,10 +23,19 @@ def test_every_part_has_its_sweep():
 def test_a_run_that_two_parts_need_is_counted_once(tmp_path):
     schemes = parts.Part("schemes", "schemes", 1.0)
     first, second = parts.lines_of([SMALL, schemes], [f"runs_dir={tmp_path}"], set())
-    assert (first.total, first.left, first.seconds) == (36, 36, 360)
-    assert (second.total, second.left) == (96, 96 - 18)
-    assert second.seconds == 78
+    assert (first.total, first.left, first.seconds) == (42, 42, 420)
+    assert (second.total, second.left) == (112, 112 - 21)
+    assert second.seconds == 91
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_says_what_an_earlier_part_makes(tmp_path):
+    again = parts.Part("fig01", "the same runs", 1.0)
+    first, second = parts.lines_of([SMALL, again], [f"runs_dir={tmp_path}"], set())
+    assert (first.shared, second.left, second.shared) == (0, 0, first.total)
+    told = parts.table([first, second], 1).splitlines()
+    assert told[1].endswith("learning curves")
+    assert told[2].endswith(f"the same runs ({first.total} more stand with a part above)")
 
 
 def test_what_is_done_is_not_left(tmp_path):
@@ -34,19 +43,19 @@ def test_what_is_done_is_not_left(tmp_path):
     run = compose(["experiment=fig01", "norm=bn", "lr=0.1", "seed=0", *settings])
     execute(run)
     (line,) = parts.lines_of([SMALL], settings, set())
-    assert (line.total, line.left) == (36, 35)
+    assert (line.total, line.left) == (42, 41)
 
 
 def test_a_search_costs_as_many_runs_as_it_may_take():
     (line,) = parts.lines_of([parts.Part("max_lr_warm_start", "warm", 2.0, search=True)], [], set())
-    assert (line.left, line.seconds) == (36, 72)
+    assert (line.left, line.seconds) == (42, 84)
 
 
 def test_the_plan_shows_every_part_and_the_rest_apart(tmp_path, capsys):
     assert parts.main(["plan", "fig01", "schemes", f"runs_dir={tmp_path}", "--workers", "2"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^fig01 +36 +36 +16 min", printed, re.MULTILINE)
-    assert re.search(r"^together +114 ", printed, re.MULTILINE)
+    assert re.search(r"^fig01 +42 +42 +18 min", printed, re.MULTILINE)
+    assert re.search(r"^together +133 ", printed, re.MULTILINE)
     assert "not decided" not in printed
     assert list(tmp_path.iterdir()) == []
 

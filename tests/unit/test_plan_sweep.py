@@ -176,3 +176,16 @@ def test_status_exits_non_zero_if_any_trial_failed(tmp_path, capsys):
     assert "1 failed" in printed
     assert "ValueError: odd" in printed
     assert str(trial.paths.log) in printed
+
+
+@pytest.mark.parametrize("given", ["quickstrat", "quickstrat.yaml", str(SWEEPS / "quickstrat.yaml")])
+def test_an_unknown_sweep_is_told_with_the_nearest_and_all_others(given, capsys):
+    assert sweep.main(["status", given]) == 2
+    error = capsys.readouterr().err
+    assert "unknown sweep 'quickstrat'. Did you mean 'quickstart'? Valid: batch_rate, " in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_elsewhere_that_is_missing_is_named(tmp_path, capsys):
+    assert sweep.main(["plan", str(tmp_path / "mine.yaml")]) == 2
+    assert "mine.yaml: there is no such file" in capsys.readouterr().err
