@@ -71,7 +71,7 @@ OPPOSITE = Truth(
 )  # fmt: skip
 
 
-def untrained(rng, truth, seeds=10, norms=("none", "bn"), scale="laptop"):
+def untrained(rng, truth, seeds=11, norms=("none", "bn"), scale="laptop"):
     """Frames of networks measured before training and over their first seven steps."""
     runs, tables = [], {}
     for norm in norms:
@@ -316,7 +316,7 @@ REVERSED = Training(
 )  # fmt: skip
 
 
-def trained(rng, truth, seeds=6, scale="laptop"):
+def trained(rng, truth, seeds=7, scale="laptop"):
     """Frames of trained networks: a grid of norms and rates, and searches for the highest rate."""
     runs, rows = [], []
 

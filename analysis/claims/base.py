@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,24 @@ import pandas as pd
 from analysis import select
 from analysis.claims.rules import Evidence, significant
 from analysis.load import Frames
+from study.config import RunConfig
 
 ALPHA = 0.05
 """Family-wise error of one explanation (one module or package of this folder): the chance that any of its
 claims is called supported (or contradicted) on the runs of one setting when all nulls hold."""
 
 MOST_CLAIMS = 46
-"""Claims an explanation may make. Each one-sided test runs at ALPHA / MOST_CLAIMS (Bonferroni), however many
-there are so far: the level, and with it the seeds needed, is known before any run, and a claim that is added
-later moves no other's verdict. With 46 the exact two-sample tests need 6 seeds a cell (1 / C(12, 6) = 1/924)
-and the tests of pairs and of single cells 10 (2^−10); a 47th would make the former 7."""
+"""Claims an explanation may make. Tests are corrected for so many (Bonferroni), however many there are so far:
+the level, and with it the seeds needed, is known before any run, and a claim added later moves no verdict."""
 
-LEVEL = ALPHA / MOST_CLAIMS
+LOOKS = 2
+"""Times that a claim may be judged: with the first seeds from which its test can decide, and if that leaves it
+undetermined once more with twice as many. Each look has half of the claim's error (Bonferroni again), so that
+adding seeds where they are needed cannot add to it. Seeds in between, or beyond, are not judged."""
+
+LEVEL = ALPHA / MOST_CLAIMS / LOOKS
+"""Of each one-sided test. The exact two-sample tests then need 7 seeds a cell (1 / C(14, 7) = 1/3432), the tests
+of pairs and of single cells 11 (2^−11); and twice as many at the second look."""
 
 PLAIN: Mapping[str, Any] = {
     "model.depth": 110,
@@ -139,7 +145,7 @@ class Result:
     verdict: Verdict
     evidence: Evidence | None
     n: tuple[int, ...]
-    """Complete runs (or draws of matrices) per cell; diverged ones included."""
+    """Complete runs (or draws of matrices) per cell that the verdict rests on; diverged ones included."""
     least_seeds: int
     level: float
     scale: str
@@ -147,6 +153,8 @@ class Result:
     reason: str
     setting: str = ""
     """The setting judged, without what the claim varies; empty where it was not run."""
+    cells: tuple[pd.DataFrame, ...] = field(default=(), compare=False, repr=False)
+    """What the test was given, one frame per cell."""
 
 
 def judged(claim: Claim, case: Case) -> Result:
@@ -158,27 +166,39 @@ def judged(claim: Claim, case: Case) -> Result:
         cells = _cells(claim, case)
     except (NotMeasuredError, UndrawableError) as error:
         return _not_run(claim, least, f"not measured: {error}{_made_by(claim)}")
-    n = tuple(len(cell) for cell in cells)
-    everything = pd.concat(cells)
-    known: dict[str, Any] = {
-        "claim": claim,
-        "n": n,
-        "least_seeds": least,
-        "level": LEVEL,
-        "scale": _scale(everything, case),
-        "run_ids": _runs(everything, case),
-    }
-    if min(n) == 0:
-        named = [str(cell) for cell, k in zip(claim.cells, n, strict=True) if k == 0]
+    fewest = min(map(len, cells))
+    if fewest == 0:
+        named = [str(cell) for cell, rows in zip(claim.cells, cells, strict=True) if not len(rows)]
         reason = f"no complete run: {'; '.join(named)}" + (" with seeds in common" if claim.paired else "")
-        reason += _made_by(claim)
-        return Result(verdict=Verdict.NOT_RUN, evidence=None, reason=reason, **known)
-    evidence = claim.test(*cells)
-    if min(n) < least:
-        reason = f"needs {least} seeds per cell to decide, has {min(n)}"
-        return Result(verdict=Verdict.UNDETERMINED, evidence=evidence, reason=reason, **known)
-    verdict, reason = _decide(evidence)
-    return Result(verdict=verdict, evidence=evidence, reason=reason, **known)
+        return _result(claim, case, least, cells, None, Verdict.NOT_RUN, reason + _made_by(claim))
+    looks = [seeds for look in range(LOOKS) if (seeds := least * 2**look) <= fewest]
+    if not looks:
+        reason = f"needs {least} seeds per cell to decide, has {fewest}"
+        return _result(claim, case, least, cells, claim.test(*cells), Verdict.UNDETERMINED, reason)
+    for seeds in looks:
+        looked_at = [cell.sort_values("seed", kind="stable").head(seeds) for cell in cells]
+        evidence = claim.test(*looked_at)
+        verdict, reason = _decide(evidence)
+        if verdict is not Verdict.UNDETERMINED:
+            break
+    else:
+        left = len(looks) < LOOKS
+        reason += f"; judged once more with {2 * seeds} seeds per cell" if left else "; after the last look"
+    return _result(claim, case, least, looked_at, evidence, verdict, reason)
+
+
+def _result(
+    claim: Claim,
+    case: Case,
+    least: int,
+    cells: list[pd.DataFrame],
+    evidence: Evidence | None,
+    verdict: Verdict,
+    reason: str,
+) -> Result:
+    rows, n = pd.concat(cells), tuple(map(len, cells))
+    scale, runs = _scale(rows, case), _runs(rows, case)
+    return Result(claim, verdict, evidence, n, least, LEVEL, scale, runs, reason, cells=tuple(cells))
 
 
 def _made_by(claim: Claim) -> str:
@@ -227,9 +247,18 @@ def _matching(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
 
 
 def has(scientific: str, wanted: Iterable[tuple[str, Any]]) -> bool:
-    """Whether scientific fields (JSON, as in frames.runs) have these values; an absent one is PLAIN's."""
+    """Whether scientific fields (JSON, as in frames.runs) have these values; run.json leaves defaults out."""
     fields = json.loads(scientific or "{}")
-    return all(fields.get(name, PLAIN.get(name)) == value for name, value in wanted)
+    return all((fields[name] if name in fields else default(name)) == value for name, value in wanted)
+
+
+@cache
+def default(name: str) -> Any:
+    """The study's default of a scientific field; AttributeError if there is no such field."""
+    value: Any = RunConfig()
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
 
 
 def _to_the_end(table: pd.DataFrame) -> "pd.Series[bool]":

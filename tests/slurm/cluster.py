@@ -196,11 +196,22 @@ class Cluster:
                     keepers |= {p for p in process.parents() if p.name().startswith("slurmstepd")}
         return [*keepers, *jobs]
 
-    def _words(self) -> str:
+    def describe(self) -> str:
+        """Return the queue, the nodes, and the last words of the daemons."""
+        asked = (
+            ("date",),
+            ("squeue", "--array", "--long", "--start"),
+            ("squeue", "--array", "--long"),
+            ("sinfo", "-N", "--long"),
+            ("sinfo", "-R"),
+        )
+        return "\n".join([*(self.run(*command, check=False) for command in asked), self._words(60)])
+
+    def _words(self, n: int = 5) -> str:
         """The last lines of what each daemon printed and logged."""
         found = []
         for file in sorted([*self.folder.glob("*.out"), *self.folder.glob("*.log")]):
-            if lines := file.read_text(errors="replace").splitlines()[-5:]:
+            if lines := file.read_text(errors="replace").splitlines()[-n:]:
                 found += [f"{file.name}: {line}" for line in lines]
         return "\n".join(found)
 

@@ -11,6 +11,15 @@ from tests.slurm.cluster import Cluster, missing
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Let a failed test say what the cluster was doing."""
+    report = yield
+    if report.failed and call.when == "call" and (cluster := item.funcargs.get("slurm")):
+        report.sections.append(("the cluster", cluster.describe()))
+    return report
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     if reason := missing():

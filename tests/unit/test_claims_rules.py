@@ -110,8 +110,8 @@ def test_null_values_are_found_significant_no_more_often_than_the_level():
 def test_power_at_the_least_seeds_is_as_stated():
     rng = np.random.default_rng(4)
     n = 1000
-    two = np.mean([rules.larger(*rng.normal([[3.3], [0]], 1, (2, 6))).p_for <= LEVEL for _ in range(n)])
-    pairs = np.mean([rules.above(rng.normal(2.05, 1, 10)).p_for <= LEVEL for _ in range(n)])
+    two = np.mean([rules.larger(*rng.normal([[3.45], [0]], 1, (2, 7))).p_for <= LEVEL for _ in range(n)])
+    pairs = np.mean([rules.above(rng.normal(2.05, 1, 11)).p_for <= LEVEL for _ in range(n)])
     assert two == pytest.approx(0.8, abs=0.04)
     assert pairs == pytest.approx(0.8, abs=0.04)
 
@@ -125,14 +125,29 @@ def test_of_several_the_weakest_decides():
 
 def test_least_seeds_follow_from_test_and_correction():
     assert (rules.seeds_for_exact(LEVEL), rules.seeds_for_signs(LEVEL), rules.seeds_for_t(LEVEL)) == (
-        6,
-        10,
-        6,
+        7,
+        11,
+        7,
     )
-    assert rules.seeds_for_exact(base.ALPHA / (base.MOST_CLAIMS + 1)) == 7
-    ones = np.ones(10)
+    ones = np.ones(11)
     assert rules.significant(rules.above(ones).p_for, LEVEL)
-    assert not rules.significant(rules.above(ones[:9]).p_for, LEVEL)
+    assert not rules.significant(rules.above(ones[:10]).p_for, LEVEL)
+
+
+def test_two_sample_tests_are_the_share_of_all_splits():
+    """Against every split written out, with ties, and against scipy's exact test beyond what can be."""
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        n, m = rng.integers(1, 6, 2)
+        values = rng.integers(0, 5, n + m).astype(float)
+        ranks = scipy_stats.rankdata(values)
+        splits = [ranks[list(chosen)].sum() for chosen in itertools.combinations(range(n + m), n)]
+        assert rules.larger(values[:n], values[n:]).p_for == pytest.approx(
+            np.mean(np.array(splits) >= ranks[:n].sum() - 1e-9)
+        )
+    x, y = rng.normal([[1], [0]], 1, (2, 20))
+    exact = scipy_stats.mannwhitneyu(x, y, alternative="greater", method="exact").pvalue
+    assert rules.larger(x, y).p_for == pytest.approx(exact)
 
 
 def test_every_claim_says_all_that_decides_it_and_points_to_figures_and_sweeps():
