@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from typing import Any
@@ -20,17 +20,17 @@ ALPHA = 0.05
 claims is called supported (or contradicted) on the runs of one setting when all nulls hold."""
 
 MOST_CLAIMS = 46
-"""Claims an explanation may make. Tests are corrected for so many (Bonferroni), however many there are so far:
-the level, and with it the seeds needed, is known before any run, and a claim added later moves no verdict."""
+"""Claims an explanation may make. Tests are corrected for so many (Bonferroni), however many there are so
+far: the level, and the seeds needed, are known before any run, and a claim added later moves no verdict."""
 
 LOOKS = 2
-"""Times that a claim may be judged: with the first seeds from which its test can decide, and if that leaves it
-undetermined once more with twice as many. Each look has half of the claim's error (Bonferroni again), so that
-adding seeds where they are needed cannot add to it. Seeds in between, or beyond, are not judged."""
+"""Times that a claim may be judged: with the first seeds from which its test can decide, and if that leaves
+it undetermined once more with twice as many. Each look has half of the claim's error (Bonferroni again), so
+that adding seeds where they are needed cannot add to it. Seeds in between, or beyond, are not judged."""
 
 LEVEL = ALPHA / MOST_CLAIMS / LOOKS
-"""Of each one-sided test. The exact two-sample tests then need 7 seeds a cell (1 / C(14, 7) = 1/3432), the tests
-of pairs and of single cells 11 (2^−11); and twice as many at the second look."""
+"""Of each one-sided test. The exact two-sample tests then need 7 seeds a cell (1 / C(14, 7) = 1/3432), the
+tests of pairs and of single cells 11 (2^−11); and twice as many at the second look."""
 
 PLAIN: Mapping[str, Any] = {
     "model.depth": 110,
@@ -153,6 +153,8 @@ class Result:
     reason: str
     setting: str = ""
     """The setting judged, without what the claim varies; empty where it was not run."""
+    seeds_to_add_up_to: int = 0
+    """Seeds per cell with which it would be judged next; 0 if it is decided, or seeds would not decide it."""
     cells: tuple[pd.DataFrame, ...] = field(default=(), compare=False, repr=False)
     """What the test was given, one frame per cell."""
 
@@ -174,17 +176,23 @@ def judged(claim: Claim, case: Case) -> Result:
     looks = [seeds for look in range(LOOKS) if (seeds := least * 2**look) <= fewest]
     if not looks:
         reason = f"needs {least} seeds per cell to decide, has {fewest}"
-        return _result(claim, case, least, cells, claim.test(*cells), Verdict.UNDETERMINED, reason)
+        result = _result(claim, case, least, cells, claim.test(*cells), Verdict.UNDETERMINED, reason)
+        return replace(result, seeds_to_add_up_to=least)
     for seeds in looks:
         looked_at = [cell.sort_values("seed", kind="stable").head(seeds) for cell in cells]
         evidence = claim.test(*looked_at)
         verdict, reason = _decide(evidence)
         if verdict is not Verdict.UNDETERMINED:
             break
-    else:
-        left = len(looks) < LOOKS
-        reason += f"; judged once more with {2 * seeds} seeds per cell" if left else "; after the last look"
-    return _result(claim, case, least, looked_at, evidence, verdict, reason)
+    result = _result(claim, case, least, looked_at, evidence, verdict, reason)
+    if verdict is not Verdict.UNDETERMINED or evidence.note:
+        return result
+    if len(looks) == LOOKS:
+        return replace(result, reason=f"{reason}; after the last look")
+    more = 2 * seeds
+    return replace(
+        result, reason=f"{reason}; judged once more with {more} seeds per cell", seeds_to_add_up_to=more
+    )
 
 
 def _result(

@@ -1,7 +1,10 @@
 """analysis.claims: verdicts follow their rules; true effects are found, null effects are not."""
 
 import math
+import shlex
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +12,12 @@ import pandas as pd
 import pytest
 from scipy.stats import mannwhitneyu
 
-from analysis import claims
+from analysis import claims, undecided
 from analysis.claims import base, rules
-from analysis.claims.base import Case, Verdict, judged
+from analysis.claims.base import Case, Result, Verdict, judged
 from analysis.claims.bjorck import rates
 from analysis.load import load
+from study import parts
 from tests import factory
 
 
@@ -232,3 +236,40 @@ def test_verdicts_from_run_directories(tmp_path):
     assert first.evidence.estimate == 1.0
     assert results["larger_rates_make_none_diverge"].verdict == Verdict.SUPPORTED
     assert results["larger_rates_improve_bn"].verdict == Verdict.NOT_RUN
+
+
+def test_what_is_undecided_is_told_as_the_commands_that_add_seeds(tmp_path, capsys):
+    """Bare networks diverge at 0.1 half the time: seven seeds leave that open, so fourteen are asked for."""
+    half = ["trained", "diverged"] * 4
+    fates = {("bn", 0.1): ["trained"] * 7, ("none", 0.1): half[:7], ("none", 0.0001): ["trained"] * 7}
+    factory.grid_runs(tmp_path, fates, epochs=2)
+    assert undecided.main(["--runs", str(tmp_path)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    words = shlex.split(line)
+    assert words[:4] == ["python", "-m", "study.parts", "run"]
+    assert words[-2:] == ["seed=range(0,14)", f"runs_dir={tmp_path}"]
+    assert "fig01" in words[4:-2]
+    assert set(words[4:-2]) <= {part.name for part in parts.PARTS}
+    assert undecided.commands({"a": 14, "b": 22, "c": 14}, Path("r")) == [
+        "python -m study.parts run a c 'seed=range(0,14)' runs_dir=r",
+        "python -m study.parts run b 'seed=range(0,22)' runs_dir=r",
+    ]
+
+
+def test_seeds_are_added_to_the_sweep_whose_runs_they_join(tmp_path):
+    """The claim's runs may be made by two sweeps, at settings of their own."""
+    factory.grid_runs(tmp_path, {("bn", 0.1): ["trained"] * 3}, sweeps=("second", "other"))
+    frames = load([tmp_path])
+    claim = replace(rates.CLAIMS[0], sweep=("first", "second"))
+    runs = tuple(frames.runs["run_id"].astype("str"))
+    result = Result(claim, Verdict.UNDETERMINED, None, (3, 3), 7, 0.1, "", runs, "", seeds_to_add_up_to=7)
+    assert undecided.wanted([result], frames) == {"second": 7}
+    assert undecided.wanted([replace(result, run_ids=())], frames) == {"first": 7, "second": 7}
+    assert undecided.wanted([replace(result, seeds_to_add_up_to=0)], frames) == {}
+
+
+def test_where_all_is_decided_no_seeds_are_asked_for(tmp_path, capsys):
+    fates = {("bn", 0.1): ["trained"] * 7, ("none", 0.1): ["diverged"] * 7, ("none", 0.0001): ["trained"] * 7}
+    factory.grid_runs(tmp_path, fates, epochs=2)
+    assert undecided.main(["--runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == ""
