@@ -1,11 +1,13 @@
 """A sweep that is committed, and the verdicts that were reached on it (tests/golden/README.md)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from analysis import claims
 from analysis.load import load
+from study.criteria import fate_decided
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -48,3 +50,38 @@ def test_the_committed_sweep_decides_something_and_not_everything():
 def test_the_committed_sweep_is_small():
     files = [p for p in (GOLDEN / "sweep").rglob("*") if p.is_file()]
     assert sum(p.stat().st_size for p in files) < 300_000
+
+
+def stopped_when_decided(frames):
+    """What would be there had every run stopped at the first evaluation that tells its fate."""
+    runs, kept = frames.runs.set_index(frames.runs["run_id"].astype("str")), []
+    status = runs["status"].astype("str")
+    for run_id, rows in frames.metrics.groupby("run_id", observed=True):
+        run, test = runs.loc[run_id], rows[rows["split"] == "test"].sort_values("step")
+        decided = [
+            step
+            for step, accuracy, n in zip(test["step"], test["accuracy"], test["n"], strict=True)
+            if fate_decided(round(accuracy * n), n, run["chance"], len(test))
+        ]
+        if decided and run["outcome"] == "trained" and decided[0] < test["step"].max():
+            rows, status[run_id] = rows[rows["step"] <= decided[0]], "stopped"
+        kept.append(rows)
+    stopped = frames.runs.assign(status=status.to_numpy())
+    return replace(frames, runs=stopped, metrics=pd.concat(kept, ignore_index=True))
+
+
+def test_stopping_runs_whose_fate_is_decided_changes_no_verdict_that_rests_on_fates():
+    """Estimates may move a little: one run here leaves chance and falls back, as fate_decided says."""
+    frames = load([GOLDEN / "sweep"])
+    early = stopped_when_decided(frames)
+    assert (early.runs["status"] == "stopped").sum() >= 7
+    assert len(early.metrics) < len(frames.metrics)
+    full, short = (verdicts_on_fates(f) for f in (frames, early))
+    assert len(full) >= 2
+    assert short == full
+
+
+def verdicts_on_fates(frames):
+    """Verdict and n of the claims that do not want runs trained to their end; of those one has none left."""
+    found = [r for r in claims.judge_all(frames) if r.claim.measure is None and not r.claim.whole]
+    return {(r.claim.id, r.setting): (r.verdict, r.n) for r in found}
