@@ -171,7 +171,7 @@ class BatchNorm(nn.Module):
         parts = torch.split(x, size) if size < len(x) else (x,)
         means = self.running_mean.new_zeros(len(parts), x.shape[1])
         variances = torch.ones_like(means)
-        if self.fused and len(parts) > 1 and x.is_cpu and x.dtype == means.dtype:
+        if self.fused and len(parts) > 1 and x.dtype == means.dtype and VirtualBatches.takes(x):
             require_several(parts[-1].numel() // x.shape[1], self.site)
             y = VirtualBatches.apply(x, self._factor(), self.bias, means, variances, size, self.eps)
             return y, means.mean(0), variances.mean(0)

@@ -23,6 +23,12 @@ class VirtualBatches(torch.autograd.Function):
     """
 
     @staticmethod
+    def takes(x: Tensor) -> bool:
+        """Whether x is on the CPU and dense; given an `out`, the framework's kernel spoils anything else."""
+        dense = x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))
+        return x.is_cpu and dense
+
+    @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,

@@ -151,6 +151,30 @@ def test_virtual_batches_in_place_are_the_concatenated_ones(affine, form, n):
             torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", sorted(naming.norms()))
+@pytest.mark.parametrize("form", ["slice", "transposed", "expanded"])
+def test_a_view_is_normalised_like_its_copy(name, form):
+    """Whatever lies between its values in memory."""
+    config = dataclasses.replace(naming.norms()[name], **({"ghost_size": 2} if name == "ghost" else {}))
+    if config.family.startswith("weight"):
+        return
+    draw = torch.Generator().manual_seed(0)
+    x = {
+        "slice": torch.randn(4, 8, 6, 6, generator=draw)[:, :, 1:4, ::2],
+        "transposed": torch.randn(4, 8, 6, 4, generator=draw).transpose(2, 3),
+        "expanded": torch.randn(4, 8, 3, 1, generator=draw).expand(4, 8, 3, 5),
+    }[form]
+    dy = torch.randn(x.shape, generator=draw)
+    found = []
+    for given in (x, x.clone(memory_format=torch.contiguous_format)):
+        given = given.detach().requires_grad_()
+        module = build_norm(config).build(None, Site("top", 8, config.sites[0], 0), 4).train()
+        y = module(given)
+        found.append((y, *torch.autograd.grad(y, given, dy), *module.buffers()))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(2, C, 1, 1), (4, C, 3, 5), (3, C)])
 @pytest.mark.parametrize("affine", [True, False])
 def test_defaults_are_the_frameworks(shape, affine):
@@ -245,12 +269,15 @@ def test_norms_of_weights(family):
 
 
 @pytest.mark.parametrize("affine", list(itertools.product((True, False), repeat=2)))
-@pytest.mark.parametrize("source", ["batch", "running", "frozen"])
-def test_second_derivatives_by_all_parameters(source, affine):
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("source", ["batch", "running", "frozen", "ghost"])
+def test_second_derivatives_by_all_parameters(source, channels_last, affine):
     """What Hessian-vector products take: the framework's own fails for β without γ."""
-    module = build(source=source, gamma=affine[0], beta=affine[1])
+    more = {"ghost_size": 2} if source == "ghost" else {}
+    module = build(source=source, gamma=affine[0], beta=affine[1], **more)
     state = copy.deepcopy(module.state_dict())
-    x = data(n=4)[0].detach()[:, :, :2, :2].requires_grad_()
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    x = data(n=4)[0].detach()[:, :, :2, :2].contiguous(memory_format=memory).requires_grad_()
 
     def f(x, *parameters):
         buffers = {k: v.clone() for k, v in state.items() if "running" in k or "tracked" in k}
