@@ -135,13 +135,16 @@ def set_weight(layer: nn.Module, weight: Tensor) -> None:
         cast(Tensor, layer.weight).copy_(weight)
 
 
-def require_several(values: int, site: str, remedy: str = "use a larger batch, or larger images") -> None:
+def require_several(
+    values: int, site: str, remedy: str = "use a larger batch, or larger images", per: str = "channel"
+) -> None:
     """Refuse statistics of a single value; every variant that takes statistics while training asks this.
 
-    `values` is the number of values behind each mean: N·H·W for a batch, H·W for an instance. With one, the
-    output would be a constant whatever the input (and the unbiased variance 0/0). `remedy` says what helps.
+    `values` is the number of values behind each mean: N·H·W for a batch, H·W for an instance, C·H·W for a
+    layer, the fan-in for a weight. With one, the output would be a constant whatever the input (and the
+    unbiased variance 0/0). `remedy` says what helps, `per` what has a mean of its own.
     """
     if values < 2:
         raise StudyError(
-            f"the norm at '{site}' gets one value per channel, and a single value has no variance; {remedy}"
+            f"the norm at '{site}' gets one value per {per}, and a single value has no variance; {remedy}"
         )

@@ -13,21 +13,24 @@ from torch.nn import functional as F
 
 from study.config import NormConfig
 from study.norms._statistics import channel_affine, moments
-from study.norms.base import Norm, Normed, Site
+from study.norms.base import Norm, Normed, Site, require_several
+
+REMEDY = "use a wider layer, or larger images (the batch does not matter)"
 
 
 class LayerNorm(nn.Module):
     """One site's layer normalisation. x is N×C or N×C×H×W."""
 
     def __init__(
-        self, center: bool, eps: float, channels: int, gamma: nn.Parameter | None, beta: nn.Parameter | None
+        self, site: Site, center: bool, eps: float, gamma: nn.Parameter | None, beta: nn.Parameter | None
     ) -> None:
         super().__init__()
-        self.center, self.eps, self.channels = center, eps, channels
+        self.site, self.channels, self.center, self.eps = site.name, site.channels, center, eps
         self.weight, self.bias = gamma, beta
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return y, of x's shape."""
+        """Return y, of x's shape; raises StudyError where an image's layer is a single value."""
+        require_several(x[0].numel(), self.site, REMEDY, per="image")
         if self.center:
             return F.group_norm(x, 1, self.weight, self.bias, self.eps)
         # In memory an image is one stretch of numbers, so to the fused kernels it can be a channel.
@@ -56,7 +59,7 @@ class LayerNorms(Norm):
     def build(self, layer: nn.Module | None, site: Site, ndim: int) -> nn.Module:
         """Return the layer and its normalisation."""
         config = self.config
-        norm = LayerNorm(config.center, config.eps, site.channels, self.gamma(site), self.beta(site))
+        norm = LayerNorm(site, config.center, config.eps, self.gamma(site), self.beta(site))
         return Normed(layer, norm)
 
 

@@ -8,7 +8,7 @@ scale of an initialisation has no effect.
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from study.config import NormConfig
 from study.norms._weights import WeightNorms
-from study.norms.base import Norm, Site
+from study.norms.base import Norm, Site, require_several
 
 
 class Standardise(nn.Module):
@@ -46,7 +46,9 @@ class WeightStandardisation(WeightNorms):
     switches: ClassVar[frozenset[str]] = frozenset({"gamma", "gamma_init", "eps"})
 
     def parametrise(self, layer: nn.Module, site: Site) -> None:
-        """Replace the weight by w and γ."""
+        """Replace the weight by w and γ; raises StudyError where an output has a single weight."""
+        fan_in = cast(Tensor, layer.weight)[0].numel()
+        require_several(fan_in, site.name, "use more inputs or larger kernels", per="output's weights")
         parametrize.register_parametrization(
             layer, "weight", Standardise(self.gamma(site), self.config.eps), unsafe=True
         )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from study import naming
-from study.config import NormConfig, RunConfig, from_mapping
+from study.config import ModelConfig, NormConfig, RunConfig, from_mapping
 from study.errors import ConfigError, StudyError
 from study.launch import validate
 from study.models._dropout import Dropout
@@ -182,6 +182,15 @@ def test_a_virtual_batch_of_one_value_is_refused():
 def test_instance_and_group_norm_refuse_a_single_value():
     with pytest.raises(StudyError, match=r"one value per channel.*larger images.*the batch does not matter"):
         module(family="instance")(torch.ones(4, 6, 1, 1))
+
+
+@pytest.mark.parametrize("name", ["ln", "rms", "ws"])
+def test_a_layer_of_one_unit_and_a_single_weight_are_refused_alike(name):
+    """Layer and weight norms take no statistics over the batch, but over a layer, and over a fan-in."""
+    run = RunConfig(model=ModelConfig(name="mlp", depth=3, widths=(1,)), norm=NAMED[name])
+    per = "output's weights.*use more inputs" if name == "ws" else "image.*use a wider layer"
+    with pytest.raises(StudyError, match=rf"the norm at 'linear\d' gets one value per {per}"):
+        build_network(run, (1, 4, 4), 3)(torch.ones(5, 1, 4, 4))
 
 
 def test_instance_norm_of_a_linear_layer_is_gamma_and_beta():
