@@ -26,7 +26,7 @@ from analysis.select import DIVERGED, STUCK, TRAINED, norm_order
 WIDTH = 7.2
 """Figure width, inches: a two-column text width."""
 
-LINE = 110
+LINE = 100
 """Characters of a remark that fit into the width of a figure."""
 
 FATE_COLOURS = {DIVERGED: "#D55E00", STUCK: "#B8B8B8", TRAINED: "#0072B2"}
@@ -59,10 +59,10 @@ RC: Any = {
     "axes.axisbelow": True,
     "grid.color": "#E3E3E3",
     "grid.linewidth": 0.6,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.title_fontsize": 8,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 9,
+    "legend.title_fontsize": 9,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 5,
@@ -127,14 +127,14 @@ def rate_label(rate: float) -> str:
     return f"{rate:.10f}".rstrip("0") if "e-05" in text else text
 
 
-def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str]) -> None:
-    """Put one legend entry per rate (ascending) and one per norm below the panels."""
+def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str], *, markers: bool = False) -> None:
+    """Put a legend entry per rate (ascending) and per norm, with its marker if asked, below the panels."""
     colours = [
         Line2D([], [], color=c, linewidth=3, label=rate_label(r)) for r, c in rate_colours(rates).items()
     ]
     styles = [
-        Line2D([], [], color="#444444", linestyle=line, label=n)
-        for n, (line, _) in norm_styles(norms).items()
+        Line2D([], [], color="#444444", linestyle=line, marker=marker if markers else "", label=n)
+        for n, (line, marker) in norm_styles(norms).items()
     ]
     figure.legend(
         handles=colours,
@@ -212,21 +212,23 @@ def note(axes: Axes, text: str, *, y: float = 0.985) -> None:
         transform=axes.transAxes,
         ha="right",
         va="top",
-        fontsize=7,
+        fontsize=7.5,
         color="#444444",
         bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
     )
 
 
 def footnote(figure: Figure, lines: Sequence[str]) -> None:
-    """Write remarks below the legends, at the left; short ones share a line."""
+    """Write remarks below the legends, at the left; short ones share a line, only long ones are broken."""
     if not lines:
         return
     figure.draw_without_rendering()  # legends have a place from here on
-    height = figure.get_size_inches()[1] * figure.dpi
+    width, height = figure.get_size_inches()[0], figure.get_size_inches()[1] * figure.dpi
     lowest = min((legend.get_window_extent().y0 for legend in figure.legends), default=0.0)
-    text = textwrap.fill(";  ".join(lines), LINE, break_long_words=False)
-    figure.text(0.065, lowest / height - 0.01, text, va="top", fontsize=7.5, color="#333333")
+    most = int(LINE * width / WIDTH)
+    whole = (line.replace(" ", "\N{NO-BREAK SPACE}") if len(line) < most else line for line in lines)
+    text = textwrap.fill(";  ".join(whole), most, break_long_words=False).replace("\N{NO-BREAK SPACE}", " ")
+    figure.text(0.065, lowest / height - 0.01, text, va="top", fontsize=8, color="#333333")
 
 
 def percent(axes: Axes) -> None:

@@ -35,7 +35,7 @@ def draw(frames: Frames) -> style.Drawing:
     norms, rates = select.norm_order(table["norm"]), sorted(table["lr"].unique())
     width = min(style.WIDTH, 1.4 + 1.5 * len(rates))
     with style.styled():
-        figure, axes = plt.subplots(figsize=(max(width, 4.2), 0.9 + 0.72 * len(norms)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(max(width, 4.2), 0.9 + 0.8 * len(norms)), layout="constrained")
         for (norm, lr), cell in groups(table, ["norm", "lr"]):
             _box(axes, rates.index(lr), len(norms) - 1 - norms.index(norm), cell.set_index("fate"))
         axes.set_xticks(range(len(rates)), [style.rate_label(r) for r in rates])
@@ -121,5 +121,5 @@ def _box(axes: Axes, x: int, y: int, cell: pd.DataFrame) -> None:
     if n > 1:
         text += f" ({100 * trained['low']:.0f}–{100 * trained['high']:.0f}%)"
     if undecided:
-        text += f", {undecided} undecided"
-    axes.text(x, y - 0.21, text, ha="center", va="top", fontsize=6.8, color="#333333")
+        text += f"\n{undecided} undecided"
+    axes.text(x, y - 0.21, text, ha="center", va="top", fontsize=7.5, color="#333333")

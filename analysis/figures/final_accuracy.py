@@ -3,10 +3,9 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from analysis import select, stats, style
-from analysis.figures import few_norms
+from analysis.figures import _counts, few_norms
 from analysis.load import Frames
 from analysis.tidy import each
 
@@ -35,7 +34,7 @@ def draw(frames: Frames) -> style.Drawing:
     norms = list(styles)
     places = dict(zip(norms, np.linspace(-0.13, 0.13, len(norms)) if len(norms) > 1 else [0.0], strict=True))
     with style.styled():
-        figure, axes = plt.subplots(figsize=(style.WIDTH * 0.72, 3.3), layout="constrained")
+        figure, axes = plt.subplots(figsize=(style.WIDTH * 0.8, 3.3), layout="constrained")
         for norm, (line, marker) in styles.items():
             mine = accuracy[accuracy["norm"] == norm].sort_values("lr")
             x = np.array([rates.index(lr) for lr in mine["lr"]]) + places[norm]
@@ -54,13 +53,16 @@ def draw(frames: Frames) -> style.Drawing:
                 linewidths=0.5,
                 zorder=3,
             )
-        _counts(axes, accuracy, rates, norms)
+        axes.set_xticks(range(len(rates)), [style.rate_label(lr) for lr in rates])
         chance = table["chance"].dropna()
         if len(chance):
             axes.axhline(chance.iloc[0], color="#888888", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
         style.percent(axes)
-        axes.set(xlim=(-0.5, len(rates) - 0.5), ylabel="test accuracy, last epoch")
-        style.legends(figure, rates, norms)
+        axes.set(
+            xlim=(-0.5, len(rates) - 0.5), xlabel="learning rate", ylabel="test accuracy after the last epoch"
+        )
+        style.legends(figure, rates, norms, markers=True)
+        style.footnote(figure, [line.removeprefix("× ") for line in _counts.lines(table)])
     caption = (
         "Test accuracy after the last epoch. Each point is one seed; grey lines join the medians over all "
         "seeds, in which a diverged run ranks below every accuracy (a cell whose median is a diverged run "
@@ -83,17 +85,3 @@ def _seen(accuracy: pd.DataFrame) -> list[str]:
             text += f"; at {style.rate_label(least.lr)}, the smallest, it is {100 * least.median:.1f}%"
         said.append(text + ".")
     return said
-
-
-def _counts(axes: Axes, accuracy: pd.DataFrame, rates: list[float], norms: list[str]) -> None:
-    """Tick labels: the rate, then per norm how many of its runs are shown."""
-    labels = []
-    for lr in rates:
-        lines = [style.rate_label(lr)]
-        for norm in norms:
-            cell = accuracy[(accuracy["norm"] == norm) & (accuracy["lr"] == lr)]
-            for c in each(cell):
-                lines.append(f"{norm}: {stats.of_n(c.n_observed, c.n, c.n_diverged, c.n_undecided)}")
-        labels.append("\n".join(lines))
-    axes.set_xticks(range(len(rates)), labels)
-    axes.tick_params(axis="x", labelsize=7)

@@ -37,7 +37,9 @@ def draw(frames: Frames) -> style.Drawing:
     diverged = table["fate"] == select.DIVERGED
     colours, styles = style.rate_colours(table["lr"]), style.norm_styles(table["norm"])
     with style.styled():
-        figure, panels = plt.subplots(1, 2, figsize=(style.WIDTH, 3.1), sharey=True, layout="constrained")
+        figure, panels = plt.subplots(
+            1, 2, figsize=(style.WIDTH, 3.1), sharex=True, sharey=True, layout="constrained"
+        )
         for axes, (split, label) in zip(panels, PANELS, strict=True):
             for (norm, lr), cell in groups(curves[curves["split"] == split], ["norm", "lr"]):
                 n_diverged = int(((table["norm"] == norm) & (table["lr"] == lr) & diverged).sum())
@@ -45,7 +47,7 @@ def draw(frames: Frames) -> style.Drawing:
             axes.set(title=label, xlabel="epoch")
             style.percent(axes)
             _guessing(axes, table)
-        panels[0].set_ylabel("accuracy")
+        panels[0].set_ylabel("images classified correctly")
         style.legends(figure, table["lr"], table["norm"])
         _crosses(panels[1], table, colours)
         style.footnote(figure, _counts.lines(table))
