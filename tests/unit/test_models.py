@@ -79,6 +79,20 @@ def test_vgg_parameter_counts(name, groups, published):
     assert count(narrow) == formula([c // 64 for c in _vgg.CHANNELS], 64, 5)
 
 
+def test_vgg_a_has_the_convolutions_of_vgg_11_and_narrower_hidden_layers():
+    """By hand: 9,220,480 in convolutions (torchvision's vgg11.features), two layers of 512, a classifier."""
+    convolutions = sum(
+        (9 * c_in + 1) * c_out
+        for c_in, c_out in ((3, 64), (64, 128), (128, 256), (256, 256), (256, 512), *[(512, 512)] * 3)
+    )
+    assert convolutions == 9_220_480
+    for norm, more in ((NONE, 0), (NormConfig(), 64 + 128 + 2 * 256 + 4 * 512 + 2 * 512)):
+        network = build(ModelConfig(name="vgg_a"), norm, shape=(3, 32, 32), classes=10)
+        # γ and β for 8 convolutions and 2 hidden layers, in the place of their biases
+        assert count(network) == 9_750_922 + more
+    assert convolutions + 2 * (512 * 512 + 512) + (512 * 10 + 10) == 9_750_922
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_layers_and_sites(name):
     network = build(TINY[name])
