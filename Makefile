@@ -11,11 +11,12 @@ SCALE := laptop
 RUNS := runs
 REPORT := report
 
-.PHONY: help install quickstart study test test-full test-slow test-slurm test-slurm-slow lint format bench clean
+.PHONY: help install quickstart study more-seeds test test-full test-slow test-slurm test-slurm-slow lint format bench clean
 
 help:
 	@echo "make quickstart   train the learning-rate grid on real data and build the report (minutes)"
 	@echo "make study        the study in parts, resumable, and its report (hours; first shows what each part costs)"
+	@echo "make more-seeds   more seeds where the study has left claims undetermined, and the report again"
 	@echo "make test         lint, types and the fast tests"
 	@echo "make test-full    the long tests as well"
 	@echo "make test-slurm   a real SLURM on this machine (root; apt-get install slurm-wlm munge slurmdbd mariadb-server)"
@@ -40,6 +41,11 @@ quickstart: install
 study: install
 	@$(BIN)/python -m study.parts run; code=$$?; \
 	[ $$code -gt 1 ] || $(BIN)/python -m analysis.report --runs runs --out report; exit $$code
+
+# The seeds of a second look, for the claims that the first ones left undetermined.
+more-seeds: install
+	@$(BIN)/python -m analysis.undecided --runs runs | PATH="$(CURDIR)/$(BIN):$$PATH" sh -e
+	@$(BIN)/python -m analysis.report --runs runs --out report
 
 lint: install
 	@$(BIN)/ruff check .

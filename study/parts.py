@@ -92,8 +92,10 @@ PARTS = (
     Part("batch_rate", "batch size, rate, sharpness", 170, decides=False),
 )
 RANDMAT = "randmat"
-RANDMAT_SECONDS = 300.0
-"""Of one core, all of `python -m study.randmat`."""
+DRAWS = 11
+"""Draws of matrices: as many as the claims' test of single cells needs."""
+DRAW_SECONDS = 60.0
+"""Of one core, products of up to a hundred matrices."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ def _what(line: Line) -> str:
 def randmat_line(folder: Path) -> Line:
     """Return what is left of the random matrices."""
     done = len(list(folder.glob("products-n1000-gain1-seed0-draw*.parquet")))
-    still = max(0, 5 - done)
-    return Line(RANDMAT, "products of random matrices", 5, still, RANDMAT_SECONDS * still / 5)
+    still = max(0, DRAWS - done)
+    return Line(RANDMAT, "products of random matrices", DRAWS, still, DRAW_SECONDS * still)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -204,7 +206,7 @@ def _run(name: str, by_name: dict[str, Part], folder: Path, settings: Sequence[s
         return by_name[name].run(settings)
     from study import randmat
 
-    return randmat.main(["--out", str(folder), "--workers", str(workers)])
+    return randmat.main(["--draws", str(DRAWS), "--out", str(folder), "--workers", str(workers)])
 
 
 def _parser() -> Parser:

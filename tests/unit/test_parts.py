@@ -82,12 +82,12 @@ def test_bad_input_is_one_plain_sentence(words, said, capsys):
 def test_parts_run_in_order_and_a_failure_does_not_stop_the_others(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(sweep, "main", lambda words: called.append(words[:2]) or int("fig01" in words[1]))
-    monkeypatch.setattr(randmat, "main", lambda words: called.append(words[:2]) or 0)
+    monkeypatch.setattr(randmat, "main", lambda words: called.append(words[:4]) or 0)
     monkeypatch.setattr(parts.Part, "measure", lambda self, settings: 0)
     folder = tmp_path / RANDOM_MATRICES
     assert parts.main(["run", "randmat", "fig01", "max_lr", f"runs_dir={tmp_path}"]) == 1
-    assert [words[0] for words in called] == ["--out", "launch", "max_lr"]
-    assert called[0][1] == str(folder)
+    assert [words[0] for words in called] == ["--draws", "launch", "max_lr"]
+    assert called[0][:4] == ["--draws", str(parts.DRAWS), "--out", str(folder)]
     assert called[2][1] == str(parts.SWEEPS / "max_lr.yaml")
 
 
