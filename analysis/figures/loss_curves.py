@@ -24,6 +24,8 @@ HOW = (
     "after the first update exceeds a thousand times its initial value (at least a thousand)."
 )
 
+TOP = 1e6
+"""Losses beyond it are not shown: one run that diverges at 1e30 would leave nothing to see of the others."""
 BINS = 200
 """At most this many points per line: longer runs are averaged over equal stretches of steps."""
 
@@ -57,9 +59,13 @@ def draw(frames: Frames) -> style.Drawing:
                 axes.plot(run["step"], run["loss"], color=colours[lr], linestyle=line, linewidth=1.1)
                 if run["fate"].iloc[0] == select.DIVERGED:
                     end = run[np.isfinite(run["loss"])].tail(1)
-                    axes.scatter(end["step"], end["loss"], marker="x", s=34, color=colours[lr], zorder=5)
-            style.log_axis(axes, "y", mine["loss"], among=data["loss"], narrow=columns > 2)
+                    last = end["loss"].clip(upper=TOP)
+                    axes.scatter(end["step"], last, marker="x", s=34, color=colours[lr], zorder=5)
+            among = data["loss"].where(data["loss"] < TOP)
+            style.log_axis(axes, "y", mine["loss"], among=among, narrow=columns > 2)
             axes.set_title(norm, fontsize=8 if many else None)
+        if (data["loss"][np.isfinite(data["loss"])] > TOP).any():
+            grid[0, 0].set_ylim(top=2 * TOP)  # the panels share the axis
         for axes in list(grid.flat)[len(norms) :]:
             axes.set_visible(False)
         figure.supxlabel("step", fontsize=9)
@@ -72,7 +78,7 @@ def draw(frames: Frames) -> style.Drawing:
         figure,
         data,
         f"Loss of each training batch{stretch}, one line per run; × marks the last finite loss of a "
-        f"run that diverged. {_every_n(table)}",
+        f"run that diverged, at {style.power_of_ten(TOP)} if it is larger. {_every_n(table)}",
         tuple(_seen(table, rows)),
     )
 
