@@ -12,10 +12,7 @@ not count; their traffic in caches and memory still does. Freed memory stays wit
 layers find it there, while the C library would hand a lone layer's back after every pass, and new pages cost
 more than the norm itself.
 
-What limits those beyond 1.3: a deviation of another order has no fused kernel, so its passes over the
-activations stand on their own (order ∞ needs six: modulus and maximum forward, again with a division
-backward); noise adds one pass each way; channels_last on the CPU has no fast kernel for groups of channels.
-Virtual batches (ghost) are a call each, and their gradients have to be copied into place (norms/_virtual.py).
+The last column says what keeps a layer's cost above the fused batch norm's (`holds_up`).
 """
 
 import contextlib
@@ -53,6 +50,7 @@ class Row(NamedTuple):
     layer: Ratio | None
     limit: float | None
     step: Ratio | None
+    why: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,7 +108,15 @@ def keep_memory() -> None:
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Return the lines of the table."""
-    head = ("norm", "switches", "parameters", "layer ÷ bn", "limit", "step ÷ none")
+    head = (
+        "norm",
+        "switches",
+        "parameters",
+        "layer ÷ bn",
+        "limit",
+        "step ÷ none",
+        "what keeps a layer above bn",
+    )
     cells = [head, *[_cells(row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -131,6 +137,33 @@ def limit(config: NormConfig) -> float | None:
     if not plain or config.noise:
         return 5.0
     return 3.0 if config.detach else 1.3
+
+
+def holds_up(config: NormConfig) -> str:
+    """Return what keeps a layer above the fused batch norm, as far as anything does; "" for its own kernel."""
+    if config.family in ("group", "instance"):
+        return "the CPU has no fast channels_last kernel for groups of channels: two copies each way"
+    if config.family == "layer":
+        return (
+            "group norm's kernel, for one group"
+            if config.center
+            else "mean square, then two maps, a pass each"
+        )
+    if config.family.startswith("weight"):
+        return "several small operations on the weight"
+    if config.noise:
+        return "the noise is one pass more each way"
+    if config.family == "none" or not (config.center or config.scale):
+        return ""
+    if config.source == "ghost":
+        return "a call per virtual batch, and each one's gradient is copied into its place"
+    if config.scale and config.order == 1:
+        return "no fused kernel for this deviation: modulus and its mean are passes of their own"
+    if config.scale and config.order != 2:
+        return "no fused kernel for this deviation: modulus, maximum and a division are passes of their own"
+    if config.center != config.scale:
+        return "its one statistic and the map are passes of their own"
+    return "statistics and map are two kernels" if config.detach else ""
 
 
 def _row(
@@ -155,6 +188,7 @@ def _row(
         paired(ours, theirs, repetitions, clock) if ours else None,
         limit(config),
         step,
+        holds_up(config),
     )
 
 
@@ -226,6 +260,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _ratio(row.layer),
         "–" if row.limit is None else f"{row.limit:g}{verdict}",
         _ratio(row.step),
+        row.why,
     )
 
 
