@@ -62,11 +62,6 @@ def mean_t(values: ArrayLike, level: float = LEVEL) -> Interval:
     return Interval(float(x.mean()), float(low), float(high), len(x))
 
 
-def paired_difference(a: ArrayLike, b: ArrayLike, level: float = LEVEL) -> Interval:
-    """Mean of a − b over pairs (same seed) with Student's t interval; a pair lacking a half is not used."""
-    return mean_t(np.asarray(a, float) - np.asarray(b, float), level)
-
-
 def standardised_paired(a: ArrayLike, b: ArrayLike) -> float:
     """Cohen's d_z: mean of the paired differences over their standard deviation (nan below two pairs)."""
     d = _finite(np.asarray(a, float) - np.asarray(b, float))
@@ -95,20 +90,6 @@ def censored_median(values: ArrayLike, n_censored: int) -> float:
         return np.nan
     # The lower of the two middle values: −inf and a number have no midpoint.
     return float(np.sort(x)[(len(x) - 1) // 2])
-
-
-def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Holm's step-down adjusted p-values: rejecting those ≤ α keeps the family-wise error at α.
-
-    Missing p-values (tests that were not run) stay missing and do not count in the family.
-    """
-    raw = np.asarray(p, float)
-    adjusted = np.full(raw.shape, np.nan)
-    run = np.flatnonzero(~np.isnan(raw))
-    order = run[np.argsort(raw[run], kind="stable")]
-    factors = len(order) - np.arange(len(order))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(raw[order] * factors)) if len(order) else []
-    return adjusted
 
 
 def fate_table(outcomes: pd.DataFrame, method: Literal["exact", "wilson"] = "exact") -> pd.DataFrame:

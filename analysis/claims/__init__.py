@@ -41,7 +41,8 @@ __all__ = [
 
 def explanations() -> dict[str, tuple[Claim, ...]]:
     """Explanation (module or package of this folder) → its claims; ids are unique."""
-    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in {"base", "rules"})
+    shared = {"base", "measured", "rules"}
+    names = sorted({m.name for m in pkgutil.iter_modules(__path__)} - shared)
     found = {n: tuple(importlib.import_module(f"{__name__}.{n}").CLAIMS) for n in names}
     ids = [claim.id for claims in found.values() for claim in claims]
     if len(set(ids)) != len(ids):

@@ -129,6 +129,8 @@ class Claim:
     """Names of the figures (analysis.figures) that show it."""
     measure: Measure | None = None
     """What is measured of each run; None: its outcome."""
+    value: Callable[[pd.DataFrame], "pd.Series[float]"] | None = None
+    """Of outcomes, the number that the test compares; None: the fate."""
     paired: bool = False
     """Whether runs of the same seed are compared with each other; seeds that lack a half are left out."""
     varies: tuple[str, ...] = ()

@@ -4,8 +4,8 @@ Exact tests wherever they can decide: with as few seeds as a study can afford, a
 rests on the normality of its far tails alone. Where there is no exact test (a mean within a margin, a sum of
 three cells' means) Welch's is used, with at least as many seeds as the exact tests need.
 
-Power at the least seeds, with normal seeds: four in five from a shift of 3.45 deviations on for two cells (seven
-and seven), of 2.05 for pairs (all eleven agree). Smaller effects need more seeds.
+Power at the least seeds, with normal seeds: four in five from a shift of 3.45 deviations on for two cells
+(seven and seven), of 2.05 for pairs (all eleven agree). Smaller effects need more seeds.
 """
 
 import warnings

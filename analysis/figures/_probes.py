@@ -30,20 +30,13 @@ Floats = NDArray[np.float64]
 def rows(
     frames: Frames, probe: str, *, when: Sequence[str] = ("init",), least_norms: int = 2
 ) -> pd.DataFrame:
-    """Rows of a probe at some moments, of one run per norm and seed, with `seed`, `lr` and `depth`.
+    """As `measured`, of one run per norm and seed and of as many norms as a figure can show.
 
     Before the first update a run's rate does not matter: of several, the lowest stands for all. At most
     MOST_NORMS norms are kept, bn and none first. Raises UndrawableError if nothing, or too little to compare,
     is left.
     """
-    table = frames.probes.get(probe)
-    if table is None:
-        raise UndrawableError(f"no complete run has a table of probe '{probe}'")
-    runs = frames.runs[["run_id", "seed", "lr", "depth"]].astype({"run_id": "str"})
-    found = table[table["when"].isin(list(when))].astype({"run_id": "str", "norm": "str"})
-    if found.empty:
-        raise UndrawableError(f"the tables of probe '{probe}' have no rows measured at {' or '.join(when)}")
-    found = found.merge(runs, on="run_id")
+    found = measured(frames, probe, when)
     norms = select.norm_order(found["norm"])
     if len(norms) < least_norms:
         raise UndrawableError(f"it compares norms, and only '{norms[0]}' has been measured")
@@ -52,6 +45,21 @@ def rows(
         first = found.sort_values("lr", kind="stable").drop_duplicates(["norm", "seed"])["run_id"]
         found = found[found["run_id"].isin(set(first))]
     return found[found["norm"].isin(kept)].reset_index(drop=True)
+
+
+def measured(frames: Frames, probe: str, when: Sequence[str]) -> pd.DataFrame:
+    """Rows of a probe at some moments, with `seed`, `lr`, `depth` and `scientific` of their runs.
+
+    Raises UndrawableError if there are none.
+    """
+    table = frames.probes.get(probe)
+    if table is None:
+        raise UndrawableError(f"no complete run has a table of probe '{probe}'")
+    runs = frames.runs[["run_id", "seed", "lr", "depth", "scientific"]].astype({"run_id": "str"})
+    found = table[table["when"].isin(list(when))].astype({"run_id": "str", "norm": "str"})
+    if found.empty:
+        raise UndrawableError(f"the tables of probe '{probe}' have no rows measured at {' or '.join(when)}")
+    return found.merge(runs, on="run_id")
 
 
 def at_layer(table: pd.DataFrame, number: int) -> pd.DataFrame:

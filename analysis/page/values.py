@@ -93,8 +93,10 @@ class Verdict:
     details: list[tuple[str, str]]
     figures: list[Link]
     runs: list[Link]
-    evidence: Sheet | None
-    """Per cell of the claim, what became of its runs."""
+    outcomes: Sheet | None
+    """Per norm and rate, what became of the runs."""
+    measured: Sheet | None
+    """Per run, what the test was given."""
 
     @property
     def estimated(self) -> str:

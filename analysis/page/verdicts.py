@@ -9,6 +9,7 @@ import pandas as pd
 from analysis import claims, select, style
 from analysis import figures as registered
 from analysis.load import Frames
+from analysis.page import evidence
 from analysis.page.pictures import Drawn
 from analysis.page.values import MISSING, Link, Section, Sheet, Verdict
 from analysis.tables import Table
@@ -46,7 +47,7 @@ def verdicts(
                 anchor=f"verdict-{len(found) + 1}",
                 figures=[link for link in links if link.target] or _once(links),
                 runs=[Link(r, anchors.get(r, "")) for r in result.run_ids],
-                evidence=_evidence(table, settings),
+                outcomes=_outcomes(table, settings),
             )
         )
     return found
@@ -96,7 +97,7 @@ def linked(sections: list[Section], found: Iterable[Verdict]) -> list[Section]:
 
 
 def _verdict(
-    result: claims.Result, anchor: str, figures: list[Link], runs: list[Link], evidence: Sheet | None
+    result: claims.Result, anchor: str, figures: list[Link], runs: list[Link], outcomes: Sheet | None
 ) -> Verdict:
     claim = result.claim
     estimate, interval = _estimate(result)
@@ -104,6 +105,8 @@ def _verdict(
         ("why", result.reason),
         ("source", claim.source),
         ("estimator", claim.estimator),
+        ("effect size", evidence.effect(result) or MISSING),
+        ("by cell", evidence.averages(result) or MISSING),
         ("rule", f"{claim.rule}, level {result.level:.2g}; at least {result.least_seeds} seeds per cell"),
         ("scale", result.scale or MISSING),
         ("setting", result.setting or MISSING),
@@ -126,7 +129,8 @@ def _verdict(
         details=[(name, text) for name, text in details if text != MISSING],
         figures=figures,
         runs=runs,
-        evidence=evidence,
+        outcomes=outcomes,
+        measured=evidence.measured(result),
     )
 
 
@@ -167,7 +171,7 @@ def _figures(claim: claims.Claim, drawn: Drawn, prefix: str, *, apart: bool = Fa
     return links
 
 
-def _evidence(table: pd.DataFrame, settings: list[str]) -> Sheet | None:
+def _outcomes(table: pd.DataFrame, settings: list[str]) -> Sheet | None:
     """Per norm and rate of the runs that were judged: how many, what became of them, their accuracy."""
     if table.empty:
         return None

@@ -1,15 +1,17 @@
-"""A sweep that is committed, and the verdicts that were reached on it (tests/golden/README.md)."""
+"""Sweeps that are committed, and the verdicts that were reached on them (tests/golden/README.md)."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from analysis import claims
 from analysis.load import load
 from study.criteria import fate_decided
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+SWEEPS = {"sweep": "verdicts.csv", "untrained": "verdicts_untrained.csv"}
 
 
 def verdict_table(folder):
@@ -33,22 +35,26 @@ def verdict_table(folder):
     return pd.DataFrame(rows)
 
 
-def test_the_committed_sweep_has_the_verdicts_that_were_committed(tmp_path):
-    found = verdict_table(GOLDEN / "sweep")
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_committed_sweep_has_the_verdicts_that_were_committed(tmp_path, sweep):
+    found = verdict_table(GOLDEN / sweep)
     found.to_csv(tmp_path / "verdicts.csv", index=False)
-    again, expected = (pd.read_csv(p) for p in (tmp_path / "verdicts.csv", GOLDEN / "verdicts.csv"))
+    again, expected = (pd.read_csv(p) for p in (tmp_path / "verdicts.csv", GOLDEN / SWEEPS[sweep]))
     pd.testing.assert_frame_equal(again, expected, rtol=1e-9)
 
 
-def test_the_committed_sweep_decides_something_and_not_everything():
-    expected = pd.read_csv(GOLDEN / "verdicts.csv")
-    assert {"supported", "undetermined", "not run"} <= set(expected["verdict"])
+def test_the_committed_sweeps_decide_something_and_not_everything():
+    expected = pd.concat(pd.read_csv(GOLDEN / verdicts) for verdicts in SWEEPS.values())
+    assert {"supported", "contradicted", "undetermined", "not run"} == set(expected["verdict"])
     decided = expected[expected["verdict"].isin(["supported", "contradicted"])]
     assert (decided["n"].str.split().map(lambda n: min(map(int, n))) >= decided["least_seeds"]).all()
+    measured = {c.id for c in claims.registered() if c.measure is not None}
+    assert len(measured & set(decided["claim"])) >= 2
 
 
-def test_the_committed_sweep_is_small():
-    files = [p for p in (GOLDEN / "sweep").rglob("*") if p.is_file()]
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_committed_sweep_is_small(sweep):
+    files = [p for p in (GOLDEN / sweep).rglob("*") if p.is_file()]
     assert sum(p.stat().st_size for p in files) < 300_000
 
 

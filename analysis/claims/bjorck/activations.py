@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.base import Case, Cell, Claim
-from analysis.claims.bjorck._measured import (
+from analysis.claims.measured import (
     BARE,
     BEFORE_TRAINING,
     BOTH,

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.base import UNTRAINED, Case, Cell, Claim, NotMeasuredError
-from analysis.claims.bjorck._measured import per_run, table
+from analysis.claims.measured import per_run, table
 from analysis.claims.rules import near, seeds_for_t
 
 MARGIN = 0.2

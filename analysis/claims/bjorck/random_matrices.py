@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.base import EVERYTHING, Case, Cell, Claim, NotMeasuredError
-from analysis.claims.bjorck._measured import MEDIAN, alone_times
+from analysis.claims.measured import MEDIAN, alone_times
 from analysis.claims.rules import seeds_for_signs
 from analysis.figures import UndrawableError, _randmat
 from analysis.tidy import groups

@@ -24,6 +24,11 @@ MARGIN = 0.03
 SWEEPS = ("fig01",)
 
 
+def last_test(runs: pd.DataFrame) -> "pd.Series[float]":
+    """Last-epoch test accuracy; a diverged run counts as guessing."""
+    return select.score(runs, "last_test")
+
+
 def _trains_more_often(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
     return more_often(bn["fate"] == select.TRAINED, none["fate"] == select.TRAINED)
 
@@ -33,11 +38,11 @@ def _diverges_more_often(high: pd.DataFrame, low: pd.DataFrame) -> Evidence:
 
 
 def _more_accurate(high: pd.DataFrame, low: pd.DataFrame) -> Evidence:
-    return larger(select.score(high, "last_test"), select.score(low, "last_test"))
+    return larger(last_test(high), last_test(low))
 
 
 def _equally_accurate(bn: pd.DataFrame, none: pd.DataFrame) -> Evidence:
-    found = within(select.score(bn, "last_test"), select.score(none, "last_test"), MARGIN)
+    found = within(last_test(bn), last_test(none), MARGIN)
     return found._replace(note=_untrained(bn, none))
 
 
@@ -101,6 +106,7 @@ CLAIMS = (
         rule="exact Mann–Whitney test, one-sided",
         unit="accuracy",
         test=_more_accurate,
+        value=last_test,
         least_seeds=seeds_for_exact,
         whole=True,
         sweep=SWEEPS,
@@ -115,6 +121,7 @@ CLAIMS = (
         rule=f"equivalence within {100 * MARGIN:g} points: two one-sided Welch tests; most runs must train",
         unit="accuracy",
         test=_equally_accurate,
+        value=last_test,
         least_seeds=seeds_for_t,
         whole=True,
         sweep=SWEEPS,
@@ -135,6 +142,7 @@ CLAIMS = (
         ),
         unit="accuracy",
         test=_larger_gap,
+        value=lambda runs: _gap(runs).mean(axis=1),
         least_seeds=seeds_for_exact,
         whole=True,
         sweep=SWEEPS,

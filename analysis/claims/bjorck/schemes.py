@@ -6,6 +6,7 @@ import pandas as pd
 from analysis import select
 from analysis.claims.base import Case, Cell, Claim
 from analysis.claims.bjorck.parts import best_of
+from analysis.claims.bjorck.rates import last_test
 from analysis.claims.rules import Evidence, every, larger, not_worse, seeds_for_exact, seeds_for_t
 
 SCHEMES = ("bn", "ln", "in", "gn")
@@ -20,7 +21,7 @@ LSUV = (Cell("none", where=((INIT, "lsuv"),)), Cell("bn", where=((INIT, "xavier_
 
 
 def _all_worsen(*cells: pd.DataFrame) -> Evidence:
-    scores = [select.score(cell, "last_test") for cell in cells]
+    scores = [last_test(cell) for cell in cells]
     half = len(cells) // 2
     return every([larger(a, b) for a, b in zip(scores[:half], scores[half:], strict=True)])
 
@@ -54,6 +55,7 @@ CLAIMS = (
         rule="exact Mann–Whitney test of each, one-sided; all must hold",
         unit="accuracy",
         test=_all_worsen,
+        value=last_test,
         least_seeds=seeds_for_exact,
         whole=True,
         sweep=("schemes",),

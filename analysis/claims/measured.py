@@ -1,5 +1,6 @@
 """What claims about measurements share: one value per run from a probe's table, and the usual comparisons."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,20 +30,35 @@ MEDIAN = "median over seeds with an exact interval"
 
 
 def table(case: Case, probe: str, when: Sequence[str] = ("init",)) -> pd.DataFrame:
-    """Rows of a probe, as the figures take them (analysis.figures._probes.rows), of any number of norms."""
-    return probes.rows(case.frames, probe, when=when, least_norms=1)
+    """Rows of a probe at some moments, with `seed`, `lr`, `depth` and `scientific`; of every norm.
+
+    Before the first update neither rate nor anything else of UNTRAINED matters: of runs that differ in no
+    more, the one with the lowest rate stands for all.
+    """
+    found = probes.measured(case.frames, probe, when)
+    if tuple(when) == ("init",):
+        alike = {text: _before_training(text) for text in found["scientific"].unique()}
+        kept = found.assign(alike=found["scientific"].map(alike)).sort_values("lr", kind="stable")
+        first = kept.drop_duplicates(["norm", "seed", "alike"])["run_id"]
+        found = found[found["run_id"].isin(set(first))]
+    return found.reset_index(drop=True)
+
+
+def _before_training(scientific: str) -> str:
+    fields = json.loads(scientific or "{}").items()
+    return json.dumps({k: v for k, v in fields if k != "lr" and not k.startswith(UNTRAINED)}, sort_keys=True)
 
 
 def per_run(rows: pd.DataFrame, value: Callable[[pd.DataFrame], float]) -> pd.DataFrame:
-    """Apply `value` to the rows of each run: norm, seed, run_id, lr, value."""
-    keys = ["norm", "seed", "run_id", "lr"]
+    """Apply `value` to the rows of each run: norm, seed, run_id, lr, scientific (if it is there), value."""
+    keys = [k for k in ("norm", "seed", "run_id", "lr", "scientific") if k in rows]
     found = [(*key, float(value(mine))) for key, mine in groups(rows, keys)]
     return pd.DataFrame(found, columns=[*keys, "value"])
 
 
 def named(found: pd.DataFrame, rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """One value per norm and seed, as a figure computed it, with the run it is of."""
-    runs = rows[["norm", "seed", "run_id", "lr"]].drop_duplicates(["norm", "seed"])
+    """One value per norm and seed, as a figure computed it, with the run it is of (none but those differ)."""
+    runs = rows[["norm", "seed", "run_id", "lr", "scientific"]].drop_duplicates(["norm", "seed"])
     return found.assign(value=found[column])[["norm", "seed", "value"]].merge(runs, on=["norm", "seed"])
 
 
