@@ -115,7 +115,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         "layer ÷ bn",
         "limit",
         "step ÷ none",
-        "what keeps a layer above bn",
+        "what costs more",
     )
     cells = [head, *[_cells(row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
@@ -140,29 +140,27 @@ def limit(config: NormConfig) -> float | None:
 
 
 def holds_up(config: NormConfig) -> str:
-    """Return what keeps a layer above the fused batch norm, as far as anything does; "" for its own kernel."""
+    """Return what makes a layer cost more than the fused batch norm; "" if its kernel does all."""
     if config.family in ("group", "instance"):
-        return "the CPU has no fast channels_last kernel for groups of channels: two copies each way"
+        return "no fast channels_last kernel: two copies each way"
     if config.family == "layer":
         return (
-            "group norm's kernel, for one group"
-            if config.center
-            else "mean square, then two maps, a pass each"
+            "group norm's kernel, for one group" if config.center else "mean square and two maps, a pass each"
         )
     if config.family.startswith("weight"):
-        return "several small operations on the weight"
+        return "small operations on the weight"
     if config.noise:
-        return "the noise is one pass more each way"
+        return "noise: one pass more each way"
     if config.family == "none" or not (config.center or config.scale):
         return ""
     if config.source == "ghost":
-        return "a call per virtual batch, and each one's gradient is copied into its place"
+        return "a call per virtual batch, gradients copied into place"
     if config.scale and config.order == 1:
-        return "no fused kernel for this deviation: modulus and its mean are passes of their own"
+        return "no fused kernel: passes for modulus and mean"
     if config.scale and config.order != 2:
-        return "no fused kernel for this deviation: modulus, maximum and a division are passes of their own"
+        return "no fused kernel: passes for modulus, maximum, division"
     if config.center != config.scale:
-        return "its one statistic and the map are passes of their own"
+        return "a pass for the statistic, one for the map"
     return "statistics and map are two kernels" if config.detach else ""
 
 

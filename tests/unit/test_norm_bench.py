@@ -11,10 +11,10 @@ def test_every_norm_has_a_line(capsys):
     bench_norms.main(["--shape", "4", "8", "4", "--repetitions", "1", "--steps", "0"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == list(naming.norms())
-    column = lines[1].index("what keeps")
+    column = lines[1].index("what costs more")
     for line in lines[2:]:
         config = naming.norms()[line.split()[0]]
-        fused = config.name == "none" or bench_norms.limit(config) == 1.3 and config.source != "ghost"
+        fused = config.name == "none" or (bench_norms.limit(config) == 1.3 and config.source != "ghost")
         assert bool(line[column:]) != fused, line
 
 
