@@ -112,6 +112,37 @@ def test_the_loop_is_plain_sgd(tmp_path, schedule, decay_all, norm):
         torch.testing.assert_close(stored[name], value, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(("threshold", "reached"), [(0.99, True), (0.0, False)])
+def test_every_epoch_records_every_split_and_the_run_whether_a_plateau_was_reached(
+    tmp_path, threshold, reached
+):
+    schedule = {"name": "plateau", "patience": 1, "threshold": threshold, "max_drops": 0}
+    run = tiny(tmp_path, epochs=3, schedule=schedule)
+    record = execute(run)
+    assert record["plateau_reached"] is reached
+    rows = [r for r in pq.read_table(run_paths(run).metrics).to_pylist() if r["split"] != "batch"]
+    splits = [(r["split"], r["epoch"]) for r in rows]
+    each = [(split, epoch) for epoch in (1, 2, 3) for split in ("train", "validation", "test")]
+    assert splits == [*each, ("train_eval", 3)]
+    sets = load(run.data, CPU)
+    n = {"train": 128, "validation": len(sets.validation), "test": len(sets.test), "train_eval": 128}
+    for row in rows:
+        assert row["n"] == n[row["split"]] == sum(row["predicted"])
+        assert len(row["predicted"]) == sets.n_classes
+        assert 0 <= row["accuracy"] <= 1
+        assert math.isfinite(row["loss"])
+    state = TrainState(run, sets, CPU)
+    state.network.load_state_dict(torch.load(run_paths(run).weights, weights_only=True))
+    state.network.eval()
+    for row in rows[-3:]:
+        split = {"validation": sets.validation, "test": sets.test, "train_eval": sets.train}[row["split"]]
+        with torch.no_grad():
+            (images, labels), *_ = evaluation_batches(split, sets.mean, sets.std, len(split))
+            logits = state.network(images)
+        assert row["loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
+        assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_lower_precisions_train(tmp_path, precision):
     run = tiny(tmp_path, precision=precision, epochs=3)

@@ -1,5 +1,7 @@
 """The dataclasses: conversion without loss, ranges, and changing single fields."""
 
+import dataclasses
+
 import pytest
 
 from study.config import RunConfig, from_mapping, to_mapping, with_values
@@ -69,3 +71,30 @@ def test_changing_a_field_leaves_the_original_alone():
     changed = with_values(run, {"norm.eps": 0.5, "norm.beta": False, "lr": 2})
     assert run == RunConfig()
     assert (changed.norm.eps, changed.norm.beta, changed.lr) == (0.5, False, 2.0)
+
+
+def nested(config):
+    yield config
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            yield from nested(value)
+
+
+def test_configs_are_frozen_throughout():
+    found = list(nested(RunConfig()))
+    assert (
+        len(found) == 8
+    )  # the run, and one group each for data, model, norm, init, schedule, probes, tracker
+    for config in found:
+        for f in dataclasses.fields(config):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(config, f.name, getattr(config, f.name))
+
+
+def test_every_number_has_a_range():
+    for s in settings().values():
+        first = s.default[0] if isinstance(s.default, tuple) and s.default else s.default
+        if isinstance(first, (int, float)) and not isinstance(first, bool):
+            assert any(sign in s.allowed for sign in "≥>"), s.name
+            assert any(sign in s.allowed for sign in "≤<"), s.name

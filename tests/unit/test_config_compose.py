@@ -110,9 +110,15 @@ def test_bad_input_is_one_plain_sentence(given, words):
     assert "\n" not in text
 
 
+def test_the_groups_are_those_of_the_study():
+    groups = {"data", "model", "norm", "init", "schedule", "probes", "tracker", "scale", "experiment"}
+    assert set(composing.groups()) == groups
+    assert composing.choices("hydra/launcher") == ("local", "slurm")
+
+
 @pytest.mark.parametrize("group", ["scale", "schedule", "probes", "tracker", "experiment"])
 def test_every_choice_composes(group):
-    for name in composing.groups().get(group, ()):
+    for name in composing.groups()[group]:
         run = compose([f"{group}={name}"])
         chosen = getattr(run, group)
         assert name == (chosen if isinstance(chosen, str) else chosen.name)

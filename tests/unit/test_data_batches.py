@@ -1,10 +1,12 @@
 """Batches as pure functions of (seed, epoch, step), and what every batch must be."""
 
+import dataclasses
 import itertools
 
 import pytest
 import torch
 
+from study import naming
 from study.config import DataConfig, RunConfig
 from study.data.base import ImageSet, Split
 from study.data.batches import EpochBatches, evaluation_batches, noise_batch
@@ -89,6 +91,14 @@ def test_every_image_is_left_out_sometimes_and_never_for_long():
             seen[batches.batch(k)[1]] += 1
     assert int(seen.min()) >= 33
     assert int(seen.sum()) == 40 * 100
+
+
+@pytest.mark.parametrize("norm", ["none", "bn", "gn", "bn_frozen"])
+def test_the_last_incomplete_batch_is_dropped_whatever_the_norm(norm):
+    plain = EpochBatches(run(), SET, 0)
+    other = EpochBatches(dataclasses.replace(run(), norm=naming.norms()[norm]), SET, 0)
+    assert len(other) == len(plain) == N // 10
+    assert all(same(other.batch(k), plain.batch(k)) for k in range(len(plain)))
 
 
 def test_fewer_images_than_a_batch_are_refused():

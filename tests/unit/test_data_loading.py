@@ -250,3 +250,13 @@ def test_padding_puts_images_in_the_middle_of_zero_pixels():
 def test_padding_to_less_than_the_native_size_is_refused():
     with pytest.raises(ConfigError, match=r"data.size=4 with data.fit=pad is below the images' own 8×8"):
         load(DataConfig(fit="pad", size=4), "cpu")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_option_works_on_every_set_and_pixels_stay_bytes(name):
+    plain = load(DataConfig(name=name), "cpu")
+    made = load(DataConfig(name=name, size=12, channels=3, subset=100, validation=0.2), "cpu")
+    assert (len(made.train), len(made.validation), len(made.test)) == (80, 20, len(plain.test))
+    for split in (plain.train, plain.test, made.train, made.validation, made.test):
+        assert split.images.dtype == torch.uint8
+    assert made.train.images.shape[1:] == made.test.images.shape[1:] == (3, 12, 12)

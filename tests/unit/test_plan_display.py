@@ -2,6 +2,7 @@
 
 import io
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -62,6 +63,24 @@ def test_plain_lines_tell_starts_ends_and_now_and_then_progress(tmp_path, monkey
     assert "failed: seed=1: ValueError: odd" in printed
     assert "the same command goes on where this one stopped" in printed
     assert "\x1b" not in printed
+
+
+def test_the_table_at_the_end_gives_outcome_accuracies_time_and_place(tmp_path):
+    display, trials, screen = begun(tmp_path, terminal=False, seeds=2)
+    over = ended(trials[0])
+    rows = [
+        {"step": 10 * e, "epoch": e, "split": "test", "accuracy": a, "n": 100, "loss": 1.0}
+        for e, a in enumerate((0.25, 0.5, 0.4), start=1)
+    ]
+    write_table(over.paths.metrics, pa.Table.from_pylist(rows, METRICS))
+    display.line(trials[0]).finish(State.DONE, over)
+    display.line(trials[1]).finish(State.DONE, ended(trials[1]))
+    shown = screen.tell()
+    assert display.final() == 0
+    head, first, second = screen.getvalue()[shown:].splitlines()
+    assert head.split() == ["trial", "outcome", "best", "last", "time", "run", "directory"]
+    assert " ".join(first.split()).startswith("seed=0 trained 50.0% 40.0% 61 s /")
+    assert second.startswith("seed=1")
 
 
 def test_a_terminal_shows_a_live_table_instead(tmp_path, monkeypatch):

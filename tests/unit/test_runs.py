@@ -131,6 +131,17 @@ def test_a_copied_or_renamed_run_is_marked(folder, capsys):
     assert "(" not in lines[kept.run_id]
 
 
+def test_list_and_show_give_the_size_of_all_files(folder, capsys):
+    paths = make(folder)
+    (paths.root / "probes").mkdir()
+    (paths.root / "probes" / "one.parquet").write_bytes(bytes(2_500_000))
+    whole = sum(f.stat().st_size for f in paths.root.rglob("*") if f.is_file())
+    assert runs.size(paths) == whole
+    for words in (["list"], ["show", paths.run_id]):
+        assert command(folder, *words) == 0
+        assert "2.5 MB" in capsys.readouterr().out
+
+
 def test_show_by_the_beginning_of_an_id(folder, capsys):
     paths = make(folder, lr=0.25)
     beginning = paths.run_id.partition("-s0")[0]
