@@ -150,6 +150,10 @@ EXPECTED: dict[str, tuple[Expectation, ...]] = {
             "far broader range of step sizes",
         ),
     ),
+    "gradient_noise": _of(
+        ("P", "the variance of a batch's gradient is inversely proportional to the batch size"),
+        ("R", "the derivation draws images independently: a finite data set brings the factor (N − b)/N"),
+    ),
     "batch_rate": _of(
         ("M", "the noise of stochastic gradients grows with the rate and falls with the batch size"),
         ("M", "that noise is why larger rates generalise better"),

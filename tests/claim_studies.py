@@ -258,6 +258,7 @@ def _noise(truth, batch, shift, k, law):
         / (subset - (law == "without_replacement"))
         * np.exp(shift),
         "draws": 64 // batch if law == "without_replacement" else 16,
+        "bound": 1 / batch,
     }
 
 

@@ -82,6 +82,13 @@ def probe_rows(norm, seed):
             | {"initial_loss": 2.2, "past_1_05": 5e-3, "past_1000": 0.09, "best_alpha": 1e-3}
             | {"best_ratio": 0.9, "nonfinite": 0}
         ],
+        "gradient_noise": [
+            {**COMMON, "estimand": "image" if norm == "none" else "batch_statistics", "law": law}
+            | {"batch_size": b, "subset": 64, "draws": 16, "measured": wide * (64 - b) / (b * 63)}
+            | {"bound": wide / b, "c": wide, "predicted": wide * (64 - b) / (b * 63)}
+            for law in ("without_replacement", "independent")
+            for b in (2, 4, 16)
+        ],
         "update_path": [
             {**COMMON, "layer": f"layer{n}", "number": n, "share": share, "loss": 2.0, "call": 0, "n": 10}
             | {"mean": [wide * (1 + share), 0.1], "variance": [wide, 1.0], "nonfinite": [0, 0]}

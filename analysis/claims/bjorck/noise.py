@@ -1,18 +1,14 @@
 """The noise of a batch's gradient (Bjorck et al. 2018, §2.1 and App. D)."""
 
-import numpy as np
 import pandas as pd
 
 from analysis.claims.base import UNTRAINED, Case, Cell, Claim, NotMeasuredError
-from analysis.claims.measured import per_run, table
+from analysis.claims.measured import named, table
 from analysis.claims.rules import near, seeds_for_t
+from analysis.figures import gradient_noise as figure
 
 MARGIN = 0.2
 """Exponents within this of −1 count as −1: over a factor of 16 in batch size, a factor of 1.7 in variance."""
-
-
-LAWS = {"without_replacement": 1, "independent": 0}
-"""How batches were drawn → k in the factor (N − b)/(N − k) that a subset of N images brings."""
 
 
 def _exponents(case: Case) -> pd.DataFrame:
@@ -22,22 +18,10 @@ def _exponents(case: Case) -> pd.DataFrame:
     gradient depends on its batch, and the law is about something else.
     """
     rows = table(case, "gradient_noise")
-    rows = rows[rows["law"].isin(list(LAWS)) & (rows["estimand"] == "image") & (rows["measured"] > 0)]
+    rows = rows[rows["law"].isin(list(figure.LAWS)) & (rows["estimand"] == "image") & (rows["measured"] > 0)]
     if rows.empty:
         raise NotMeasuredError("no run whose images do not influence each other")
-    return per_run(rows, _exponent)
-
-
-def _exponent(rows: pd.DataFrame) -> float:
-    """Slope of log variance against log batch size, each of a law's sizes weighted by its draws."""
-    b, subset = rows["batch_size"].to_numpy(float), rows["subset"].to_numpy(float)
-    if len(np.unique(b)) < 2:
-        return float("nan")
-    variance = (
-        rows["measured"].to_numpy(float) * (subset - rows["law"].map(LAWS).to_numpy(float)) / (subset - b)
-    )
-    weights = np.sqrt(rows["draws"].to_numpy(float))  # what polyfit multiplies residuals with
-    return float(np.polyfit(np.log(b), np.log(variance), 1, w=weights)[0])
+    return named(figure.exponents(figure.corrected(rows)), rows, "slope")
 
 
 CLAIMS = (
@@ -57,5 +41,6 @@ CLAIMS = (
         measure=_exponents,
         varies=UNTRAINED,
         sweep=("gradient_noise", "bjorck_init"),
+        figures=("gradient_noise",),
     ),
 )
