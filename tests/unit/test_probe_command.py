@@ -44,6 +44,25 @@ def test_a_run_with_probes_is_the_run_without(finished: RunPaths, tmp_path: Path
     assert all(torch.equal(one[k], other[k]) for k in one)
 
 
+def test_a_probe_that_raises_is_recorded_and_the_run_goes_on(
+    finished: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("half-way")
+
+    monkeypatch.setattr("study.probes.gradient_tails.measure", broken)
+    run = compose(
+        [*COMMON, f"runs_dir={tmp_path}", "probes.measure=[gradient_tails@every:1,logit_gradients@every:1]"]
+    )
+    record = execute(run)
+    assert record["status"] == "finished"
+    failures = [(f["probe"], f["step"], f["error"]) for f in record["probe_failures"]]
+    assert failures == [("gradient_tails", step, "RuntimeError: half-way") for step in range(2)]
+    paths = run_paths(run)
+    assert {p.stem for p in paths.probes.iterdir()} == {"logit_gradients"}
+    assert pq.read_table(paths.metrics).equals(pq.read_table(finished.metrics))
+
+
 def rows(paths: RunPaths, name: str) -> list[dict[str, object]]:
     return pq.read_table(paths.probe(name)).to_pylist()  # type: ignore[no-any-return]
 
