@@ -1,6 +1,7 @@
 """Where the numbers of the page come from."""
 
 import datetime
+import importlib.metadata
 import platform
 from collections.abc import Iterator
 
@@ -8,11 +9,14 @@ import pandas as pd
 
 from analysis.page.values import MISSING
 
+LIBRARIES = ("numpy", "scipy", "pandas", "pyarrow", "duckdb", "matplotlib", "seaborn")
+"""What the numbers and figures of the page are computed and drawn with."""
+
 RECORDED = (
     ("scale", "scale"),
     ("experiment", "experiment"),
     ("host", "host"),
-    ("device", "device"),
+    ("device and its model", "device"),
     ("CPU threads per run", "threads"),
     ("Python", "python"),
     ("torch", "torch"),
@@ -26,7 +30,8 @@ def provenance(table: pd.DataFrame, command: str) -> Iterator[tuple[str, str]]:
     """Yield (what, value), with how many runs share each value where they differ."""
     yield "report made by", command
     yield "report made at", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    yield "analysed with", f"Python {platform.python_version()}, pandas {pd.__version__}"
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
+    yield "analysed with", f"Python {platform.python_version()}, {versions}"
     if table.empty:
         return
     commits = table["commit"].fillna("unknown").str.slice(0, 12)

@@ -6,10 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
+import matplotlib
+import numpy
+import pandas as pd
 import pyarrow as pa
 import pytest
+import scipy
+import seaborn
 
-from analysis import report
+from analysis import report, select, stats
 from analysis.load import load
 from tests import factory
 
@@ -218,6 +224,46 @@ def test_only_unfinished_runs(tmp_path, status):
     assert "No run is complete yet" in page.text
     assert page.text.count(run) >= 2
     assert "Not drawn" in page.text
+
+
+def test_the_page_says_on_what_and_with_what_runs_were_made_and_analysed(tmp_path, one_figure):
+    for seed, device in enumerate(("cpu (AMD EPYC)", "cpu (AMD EPYC)", "cuda (NVIDIA H200)")):
+        factory.write_run(tmp_path / "runs", seed=seed, device=device)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    said = dict(
+        re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page.source[page.source.index('id="provenance"') :])
+    )
+    assert said["device and its model"] == "cpu (AMD EPYC) (2 runs); cuda (NVIDIA H200) (1 runs)"
+    for library in (numpy, scipy, pd, pa, duckdb, matplotlib, seaborn):
+        name = library.__name__
+        assert f"{name} {library.__version__}" in said["analysed with"]
+    assert said["torch"] == "2.14.1"
+    assert said["code (git commit)"] == "0123456789ab"
+
+
+def test_a_verdict_shows_the_values_it_rests_on_and_the_size_of_the_effect(tmp_path, one_figure):
+    """Each run's value as the test was given it; a run that diverged is there, as what it counts as."""
+    fates = {("bn", 0.1): ["trained"] * 2 + ["diverged"], ("bn", 0.0001): ["trained"] * 3}
+    factory.grid_runs(tmp_path / "runs", fates)
+    table = select.outcomes(load([tmp_path / "runs"])).set_index(["lr", "seed"])["last_test"]
+    page = make(tmp_path / "runs", tmp_path / "out")
+    rows = re.findall(r'<tr id="verdict-\d+".*?</details>', page.source, re.S)
+    row = next(r for r in rows if "larger_rates_improve_bn" in r)
+    values = re.search(r'class="evidence measured".*?</table>', row, re.S)[0]
+    cells = [re.findall(r">([^<>]+)</t[hd]>", r)[:3] for r in re.findall(r"<tr>.*?</tr>", values, re.S)]
+    assert cells[0] == ["cell", "seed", "percent"]
+    expected = [
+        [f"bn at {lr:g}", str(seed), f"{100 * table[(lr, seed)]:.1f}%"]
+        for lr in (0.1, 0.0001)
+        for seed in range(3)
+    ]
+    expected[2][2] = "10.2% (diverged)"
+    assert cells[1:] == expected
+    assert "Cliff" in row
+    scores = [[*table[0.1][:2], 0.102], list(table[0.0001])]
+    assert f"δ = {stats.cliffs_delta(*scores):.3g}".replace("-", "−") in row
+    fates = next(r for r in rows if "bn_permits_larger_rates" in r)
+    assert re.findall(r"<td>\d</td><td>(\w+)</td>", fates) == ["trained", "trained", "diverged"]
 
 
 def test_only_damaged_runs(tmp_path):
