@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from study import naming
 from study.config import NormConfig
@@ -193,6 +194,36 @@ def test_defaults_are_the_frameworks(shape, affine):
         assert all(torch.equal(a, b) for a, b in zip(*pairs, strict=True))
         assert all(torch.equal(a, b) for a, b in zip(ours.buffers(), theirs.buffers(), strict=True))
     assert torch.equal(ours.eval()(x), theirs.eval()(x))
+
+
+class Kernels(TorchDispatchMode):
+    """Names of the operations that read a whole activation; views do not."""
+
+    VIEWS = frozenset({"select", "detach"})
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.called = size, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(isinstance(x, torch.Tensor) and x.numel() == self.size for x in args):
+            self.called.append(func.__name__.partition(".")[0])
+        self.called = [x for x in self.called if x not in self.VIEWS]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["bn", "bn_top", "bn_no_gamma", "bn_no_beta", "bn_no_affine", "bn_frozen"])
+def test_a_batch_norm_is_one_fused_kernel_each_way(name):
+    config = naming.norms()[name]
+    module = build_norm(config).build(None, Site("top", C, config.sites[0], 0), 4).train()
+    x = torch.randn(4, C, 5, 7, requires_grad=True)
+    dy = torch.randn_like(x)
+    with Kernels(x.numel()) as forward:
+        y = module(x)
+    with Kernels(x.numel()) as backward:
+        torch.autograd.grad(y, x, dy)
+    assert forward.called == ["native_batch_norm"]
+    assert backward.called == ["native_batch_norm_backward"]
 
 
 @pytest.mark.parametrize("shape", [(2, C, 1, 1), (4, C, 3, 5), (3, C)])

@@ -300,6 +300,40 @@ def test_modules_called_twice_and_changed_in_place() -> None:
     torch.testing.assert_close(total, torch.tensor(agreement["gradient"]), rtol=1e-3, atol=1e-6)
 
 
+def test_first_layer_and_classifier_are_measured_like_any_other() -> None:
+    """Neither the missing gradient of the images nor a linear layer's shapes are in the way."""
+    names = ("gradient_agreement", "channel_pairs", "class_gradients", "example_gradients", "gradient_tails")
+    ends = (1, 110)
+    probes = ProbesConfig(
+        measure=tuple(f"{n}@{s}" for n in names for s in ("first:1", "init")),
+        agreement_layers=ends, pair_layers=ends, class_layers=ends, example_layers=ends, tail_layers=ends,
+        example_weights=10_000,
+    )  # fmt: skip
+    run, sets = config("plain", "bn", probes=probes), image_set("plain")
+    network, trace = probing.network_of(run, sets), probing.Trace()
+    engine = probing.engine_of(run, network, sets, trace)
+    engine.moment("init", 0, 0)
+    images, labels = engine.probe_batch()
+    with engine.step(0, 0, images, labels):
+        loss = nn.functional.cross_entropy(network(images), labels)
+        loss.backward(retain_graph=engine.retain_graph)
+    assert trace.failures == []
+    for layer, when in itertools.product((network.layers[0], network.layers[-1]), ("first", "init")):
+        gradient = layer.module.weight.grad.flatten()  # type: ignore[operator, union-attr]
+
+        def of(name: str, layer: str = layer.name, when: str = when) -> list[dict[str, object]]:
+            return [r for r in trace.rows(name) if (r["layer"], r["when"]) == (layer, when)]
+
+        (agreement,), (pairs,), (examples,) = (of(n) for n in names if n not in names[2::2])
+        each = torch.tensor(examples["gradient"]).view(-1, len(images)).mean(1)
+        total = sum(torch.tensor(r["gradient"]) for r in of("class_gradients"))
+        for found in (torch.tensor(agreement["gradient"]), each, total):
+            torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-6)
+        kernel = gradient.abs().view(pairs["outputs"], pairs["inputs"], -1).mean(-1).flatten().double()
+        torch.testing.assert_close(torch.tensor(pairs["mean_abs"], dtype=torch.float64), kernel)
+        assert of("gradient_tails")[0]["n"] + of("gradient_tails")[0]["zeros"] == len(gradient)
+
+
 class ConvolutionBackwards(TorchDispatchMode):
     """Records what is asked of each convolution's backward pass: (input's, weight's, bias's gradient)."""
 
