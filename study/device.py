@@ -30,6 +30,8 @@ def prepare(run: RunConfig) -> torch.device:
     device = resolve(run.device)
     torch.set_num_threads(run.threads)
     if device.type == "cuda":
+        if device.index is not None:
+            torch.cuda.set_device(device)  # nothing is put on the first GPU by the way
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

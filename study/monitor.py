@@ -78,7 +78,7 @@ class Reader:
         host = torch.empty(2, dtype=torch.float64, pin_memory=True)
         host.copy_(pair, non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
+        arrived.record(torch.cuda.current_stream(self.device))  # which is another one on another GPU
         self._waiting.append((step, host, arrived))
 
     def ready(self, *, all: bool = False) -> list[tuple[int, float, int]]:

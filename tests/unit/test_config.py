@@ -83,9 +83,7 @@ def nested(config):
 
 def test_configs_are_frozen_throughout():
     found = list(nested(RunConfig()))
-    assert (
-        len(found) == 8
-    )  # the run, and one group each for data, model, norm, init, schedule, probes, tracker
+    assert len(found) == 8  # the run; data, model, norm, init, schedule, probes, tracker
     for config in found:
         for f in dataclasses.fields(config):
             with pytest.raises(dataclasses.FrozenInstanceError):

@@ -46,6 +46,7 @@ def test_only_weights_are_decayed(norm):
 
 @pytest.mark.parametrize("norm", ["bn", "ws", "wn"])
 def test_the_papers_way_decays_everything(norm):
+    assert RunConfig().decay_norm_and_bias
     decayed, kept, network = names(norm, decay_norm_and_bias=True)
     assert decayed == {n for n, _ in network.named_parameters()}
     assert not kept
