@@ -109,6 +109,20 @@ def test_layers_and_sites(name):
     assert set(network.conv_biases().values()) == {True}
 
 
+@pytest.mark.parametrize("name", TINY)
+def test_sites_are_those_documented(name):
+    """By name and kind, in the table of the docstring; and nothing is documented that is not there."""
+    module = _vgg if name.startswith("vgg") else registry.load("study.models", name)
+    rows = re.findall(r"^(\S+) +(stem|inner|outer|shortcut|top) ", module.__doc__, re.M)
+    patterns = [(re.sub(r"\\{\w\\}", r"\\d+", re.escape(row)), kind) for row, kind in rows]
+    found = set()
+    for site in build(TINY[name]).sites:
+        (match,) = [p for p in patterns if re.fullmatch(p[0], site.name)]
+        assert match[1] == site.kind, site
+        found.add(match)
+    assert found == set(patterns)
+
+
 def test_resnet_names_and_numbers():
     layers = {x.name: (x.number, x.site.kind if x.site else None) for x in build(TINY["resnet"]).layers}
     assert layers == {
