@@ -11,7 +11,7 @@ SCALE := laptop
 RUNS := runs
 REPORT := report
 
-.PHONY: help install quickstart study more-seeds test test-full test-slow test-slurm test-slurm-slow lint format bench clean
+.PHONY: help install quickstart study more-seeds test test-full test-slow test-slurm test-slurm-again test-slurm-slow lint format bench clean
 
 help:
 	@echo "make quickstart   train the learning-rate grid on real data and build the report (minutes)"
@@ -61,6 +61,9 @@ test-slow: install
 # A SLURM of its own on this machine; skips by name without root or Debian's packages. One cluster, so no -n.
 test-slurm: install
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m "slurm and not slow"
+
+test-slurm-again: install
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m "slurm and not slow" --last-failed --last-failed-no-failures none
 
 test-slurm-slow: install
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m "slurm and slow"
