@@ -100,7 +100,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _write(run: Any, record: dict[str, Any], paths: RunPaths) -> None:
     """Write one run's directory; run.json last, so that what it says is there."""
+    probes = run.summary.get("probes")
+    tables = json.loads(probes) if isinstance(probes, str) else paths.probe_sizes()
     if paths.record.exists() and json.loads(paths.record.read_text()) == record:
+        if paths.probe_sizes() != tables:
+            _patiently(lambda: _probes(run, paths))
         return
     paths.root.mkdir(parents=True, exist_ok=True)
     found = _patiently(lambda: list(rows(run.scan_history())))

@@ -54,6 +54,10 @@ class RunPaths:
         """Table of one probe."""
         return self.probes / f"{name}.parquet"
 
+    def probe_sizes(self) -> dict[str, int]:
+        """Bytes of each probe's table, by file name: what changes when one is added to a finished run."""
+        return {path.name: path.stat().st_size for path in sorted(self.probes.glob("*.parquet"))}
+
     @property
     def weights(self) -> Path:
         """Final weights and buffers."""

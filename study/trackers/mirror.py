@@ -147,8 +147,8 @@ def mark_uploaded(paths: RunPaths, record: Mapping[str, Any]) -> None:
 
 def uploaded_as(paths: RunPaths, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a run an upload depends on; probe tables may be added to a finished run."""
-    tables = {path.name: path.stat().st_size for path in sorted(paths.probes.glob("*.parquet"))}
-    return {k: record.get(k) for k in ("wandb_id", "status", "updated", "sweeps")} | {"probes": tables}
+    kept = {k: record.get(k) for k in ("wandb_id", "status", "updated", "sweeps")}
+    return kept | {"probes": paths.probe_sizes()}
 
 
 def kill_service() -> None:

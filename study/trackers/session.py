@@ -115,6 +115,8 @@ class Session:
             name = path.relative_to(self.paths.root).as_posix()
             artifact.add_file(str(path), name=name, policy="immutable", skip_cache=True)
         self.run.log_artifact(artifact)
+        # From which a reader knows that study.probe has added tables, which changes nothing else.
+        self.run.summary["probes"] = json.dumps(self.paths.probe_sizes())
 
     def close(self, status: str) -> None:
         """Finish the W&B run; raises TimeoutError where data could not be sent within the patience."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from study.execute import execute, run_paths
+from study.paths import run_dirs
 from study.records import read_record
 from study.trackers import history
 from tests.runs import assert_same_results, tiny
@@ -44,13 +46,14 @@ def same(a, b):
 
 
 def test_a_run_is_mirrored_whole(tmp_path, server):  # noqa: F811
-    config = tracked(tmp_path / "runs", probes=PROBES, sweep="first")
+    config = tracked(tmp_path / "runs", probes=PROBES, sweep="first", experiment="bjorck_init")
     record = execute(config)
     assert warnings_of(config) == []
     run = server.run(record["wandb_id"])
     assert same(metrics(run), recorded(config))
     assert (run.state, run.exit_code) == ("finished", 0)
     assert (run.display, run.tags, run.project) == (record["run_id"], ["first"], "p")
+    assert run.group == "bjorck_init"
     assert read_record(run_paths(config))["wandb_id"] == record["wandb_id"]
 
     settings = {k: v["value"] for k, v in run.config.items() if k != "_wandb"}
@@ -192,6 +195,43 @@ def test_a_rerun_is_a_new_wandb_run(tmp_path, server):  # noqa: F811
     second = execute(dataclasses.replace(config, rerun=True))
     assert first["wandb_id"] != second["wandb_id"]
     assert same(metrics(server.run(first["wandb_id"])), metrics(server.run(second["wandb_id"])))
+
+
+@pytest.mark.slow
+def test_two_trials_at_once_from_the_fork_server_never_mix(tmp_path):
+    """Offline, as launched: each run's W&B file holds its own rows, all of them, and no other's."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    from study.trackers.offline import _records
+
+    command = [sys.executable, "-m", "study.run", "-m", "scale=smoke", "epochs=2", "norm=bn,none", "seed=0,1"]
+    command += [f"runs_dir={tmp_path}", "tracker=wandb", "hydra.launcher.workers=2", "log_every=1"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
+    environment["HOME"] = str(tmp_path / "home")
+    subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, check=True, capture_output=True)
+    runs = [paths for paths in run_dirs(tmp_path) if paths.record.exists()]
+    assert len(runs) == 4
+    ids = set()
+    for paths in runs:
+        record = read_record(paths)
+        ids.add(record["wandb_id"])
+        (file,) = paths.wandb.glob(f"offline-run-*-{record['wandb_id']}/*.wandb")
+        assert len(list(paths.wandb.glob("offline-run-*"))) == 1
+        assert "W&B:" not in paths.log.read_text()
+        kinds = {}
+        for data in _records(file.read_bytes()):
+            entry = Record.FromString(data)
+            kinds.setdefault(entry.WhichOneof("record_type"), []).append(entry)
+        (run,) = (entry.run for entry in kinds["run"])
+        assert (run.run_id, run.display_name) == (record["wandb_id"], record["run_id"])
+        rows = [
+            {item.key or item.nested_key[0]: item.value_json for item in e.history.item}
+            for e in kinds["history"]
+        ]
+        sent = sorted((int(r["step"]), float(r["batch/loss"])) for r in rows if "batch/loss" in r)
+        table = pq.read_table(paths.metrics).to_pylist()
+        assert sent == sorted((r["step"], r["loss"]) for r in table if r["split"] == "batch")
+    assert len(ids) == 4
 
 
 @pytest.mark.slow

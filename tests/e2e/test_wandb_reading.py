@@ -1,5 +1,6 @@
 """What went to W&B comes back as the same frames: from live runs, from `sync`, from an agent's runs."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,8 +13,12 @@ import pytest
 from analysis import wandb_source
 from analysis.load import load
 from study import sweep
+from study.config import ProbesConfig
 from study.execute import execute, run_paths
+from study.launch.plan import make_plan, mark
+from study.probe import probe_run
 from study.records import read_record
+from study.trackers.upload import sync
 from tests.wandb_fixtures import PROBES, server, stopped_after, tracked  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,10 +123,37 @@ def test_sync_uploads_each_run_once(tmp_path, server, grid, monkeypatch, capsys)
     assert_same_frames(tmp_path / "runs", tmp_path / "fetched")
 
 
+def test_what_is_added_to_a_finished_run_goes_up_and_comes_back(tmp_path, server, monkeypatch):  # noqa: F811
+    """Another sweep that shares the run becomes a tag; a probe measured later, a table of the reader's."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    here, there = tmp_path / "runs", tmp_path / "fetched"
+    config = tracked(here, sweep="first", probes=PROBES)
+    execute(config)
+    paths = run_paths(config)
+    assert sync(config, paths) == (True, "")
+    assert wandb_source.fetch("tester/p", there) == []
+    assert server.run().tags == ["first"]
+
+    other = dataclasses.replace(config, sweep="second")
+    assert list(mark(make_plan([other]).trials)) == []
+    assert sync(other, paths) == (True, "")
+    assert server.run().tags == ["first", "second"]
+    assert wandb_source.fetch("tester/p", there) == []
+    assert_same_frames(here, there)
+
+    rows = len(server.run().lines)
+    added = ProbesConfig(measure=("logit_gradients",))
+    assert probe_run(paths, added, "init") == (["logit_gradients"], [])
+    assert sync(other, paths) == (True, "")
+    assert sync(other, paths) == (False, "")
+    assert len(server.run().lines) == rows
+    assert wandb_source.fetch("tester/p", there) == []
+    assert "logit_gradients" in load([there]).probes
+    assert_same_frames(here, there)
+
+
 @pytest.mark.slow
 def test_sync_of_an_offline_run_leaves_nothing_for_wandb_sync(tmp_path, server, monkeypatch):  # noqa: F811
-    from study.trackers.upload import sync
-
     monkeypatch.setenv("WANDB_MODE", "offline")
     config = tracked(tmp_path / "runs")
     execute(config)
