@@ -58,7 +58,8 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
   if (link && link.hash === location.hash) reveal();
 });
-// Paper has no folds: what a verdict rests on is printed with it, where it rests on anything.
-const folds = () => document.querySelectorAll('details.table, tr:not([data-kind="not run"]) details');
+// Paper has no folds: what a verdict rests on is printed with it, where it rests on anything; not run by run.
+const folds = () =>
+  document.querySelectorAll('details.table, tr:not([data-kind="not run"]) details:not(.values)');
 addEventListener("beforeprint", () => { for (const d of folds()) { d.dataset.was = d.open; d.open = true; } });
 addEventListener("afterprint", () => { for (const d of folds()) d.open = d.dataset.was === "true"; });

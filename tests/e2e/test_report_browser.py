@@ -49,7 +49,7 @@ addEventListener("load", () => {
   const verdict = verdicts().find((r) => r.textContent.includes("bn_permits_larger_rates"));
   verdict.querySelector("summary").click();
   found.details = verdict.querySelector("dl").getBoundingClientRect().height;
-  found.evidence = [...verdict.querySelectorAll("table.evidence tbody tr")].map((r) => r.textContent);
+  found.evidence = [...verdict.querySelectorAll("table.outcomes tbody tr")].map((r) => r.textContent);
   // To the figure, back to the verdict, and to a run that the filter of the trials hides.
   const follow = (link) => {
     link.click(); dispatchEvent(new HashChangeEvent("hashchange")); return link.hash;
@@ -120,3 +120,110 @@ def test_the_page_works_in_a_browser(tmp_path, width):
     assert {"table-verdicts", "table-outcomes"} <= {name for name, _, _ in found["tables"]}
     assert all(rows and shown for _, rows, shown in found["tables"])
     assert found["wideOpen"][0] <= found["wideOpen"][1]
+
+
+LOOK = """<script>
+addEventListener("load", () => {
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const bright = (colour) => {
+    const [r, g, b] = numbers(colour).map((v) => v / 255)
+      .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor;
+      if ((numbers(colour)[3] ?? 1) > 0) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const texts = [...document.body.querySelectorAll("*")].filter((e) =>
+    !["SCRIPT", "STYLE"].includes(e.tagName) && e.getBoundingClientRect().height > 0 &&
+    [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.textContent.trim()));
+  const faint = texts.map((e) => {
+    const [a, b] = [bright(getComputedStyle(e).color), bright(ground(e))].sort((x, y) => y - x);
+    const name = e.tagName + "." + e.className + ": " + e.textContent.trim().slice(0, 40);
+    return [(a + 0.05) / (b + 0.05), name];
+  }).filter(([ratio]) => ratio < 4.5);
+  const wide = [...document.body.querySelectorAll("*")].filter((e) =>
+    e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, details"));
+  const out = document.createElement("pre"); out.id = "found";
+  out.textContent = JSON.stringify({
+    problems, faint, wide: wide.map((e) => e.outerHTML.slice(0, 80)), width: innerWidth,
+    page: document.documentElement.scrollWidth, dark: matchMedia("(prefers-color-scheme: dark)").matches,
+    ground: getComputedStyle(document.body).backgroundColor, texts: texts.length,
+    images: [...document.images].map((i) => i.complete && i.naturalWidth > 100),
+  });
+  (parent === window ? document : parent.document).body.append(out);
+});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report of a small grid, and the folder it lies in."""
+    folder = tmp_path_factory.mktemp("page")
+    factory.grid_runs(folder / "runs", factory.QUICKSTART)
+    assert report.main(["--runs", str(folder / "runs"), "--out", str(folder / "out")]) == 0
+    return folder / "out" / "index.html"
+
+
+def browse(profile, *arguments):
+    """Run Chromium; returns what it prints, and fails on anything a page has written to its console."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    flags += [f"--user-data-dir={profile}", "--enable-logging=stderr"]
+    done = subprocess.run(
+        [CHROMIUM, *flags, *arguments], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    return done.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 430, 1400])
+def test_the_page_is_readable_on_phones_and_in_the_dark(tmp_path, page, width, dark):
+    """Narrower than headless Chromium's windows: in a frame of that width, everything folded out."""
+    inner = page.read_text().replace("<head>", "<head>" + FIRST).replace("</body>", LOOK + "</body>")
+    frame = (
+        f'<iframe style="width: {width}px; height: 900px; border: 0" srcdoc="{html.escape(inner)}"></iframe>'
+    )
+    outer = tmp_path / "outer.html"
+    outer.write_text(f"<!doctype html><body>{frame}</body>")
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    printed = browse(tmp_path / "profile", scheme, "--window-size=1500,1000", "--dump-dom", outer.as_uri())
+    text = re.search(r'<pre id="found">(.*?)</pre>', printed, re.DOTALL).group(1)
+    found = json.loads(html.unescape(text))
+    assert (found["width"], found["dark"]) == (width, dark)
+    assert found["problems"] == []
+    assert found["page"] <= width
+    assert found["wide"] == []
+    assert found["texts"] > 300
+    assert found["faint"] == []
+    assert found["images"] == [True] * 4
+    assert (found["ground"] == "rgb(255, 255, 255)") is not dark
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_prints_light_and_unfolded(tmp_path, page, dark):
+    """As the print dialogue does it: what stands in a fold is on paper, whatever the screen's colours."""
+    shown = """<script>addEventListener("beforeprint", () => setTimeout(() => {}, 0));
+      addEventListener("load", () => {
+        dispatchEvent(new Event("beforeprint"));
+        const open = [...document.querySelectorAll('tr:not([data-kind="not run"]) > td > details')];
+        document.title = open.length + " " + open.every((d) => d.open);
+        dispatchEvent(new Event("afterprint"));
+        document.title += " " + open.some((d) => d.open);
+      });</script>"""
+    probe = tmp_path / "probe.html"
+    probe.write_text(page.read_text().replace("</body>", shown + "</body>"))
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    title = re.search(r"<title>(.*?)</title>", browse(tmp_path / "a", scheme, "--dump-dom", probe.as_uri()))
+    n, opened, left_open = title.group(1).split()
+    assert int(n) > 0
+    assert (opened, left_open) == ("true", "false")
+    pdf = tmp_path / "page.pdf"
+    browse(tmp_path / "b", scheme, f"--print-to-pdf={pdf}", page.as_uri())
+    assert pdf.stat().st_size > 50_000
