@@ -1,5 +1,6 @@
 """Probes on values that no formula likes and in half precision; tail statistics on known samples."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -209,6 +210,21 @@ def test_every_probe_counts_what_is_not_finite(weight: float) -> None:
             continue
         for row in rows:
             assert (total(row["nonfinite"]) > 0) == math.isnan(weight), (name, row["layer"])
+
+
+@pytest.mark.parametrize("norm", ["bn", "ln", "ghost", "ws"])
+@pytest.mark.parametrize("weight", [1e30, 0.0, math.nan])
+def test_no_probe_fails_on_extreme_values(norm: str, weight: float) -> None:
+    probes = dataclasses.replace(probing.everywhere(), measure=tuple(f"{n}@init" for n in probing.PROBES))
+    sets, trace = probing.image_set(), probing.Trace()
+    run = probing.config(norm=norm, probes=probes)
+    network = probing.network_of(run, sets)
+    with torch.no_grad():
+        for p in network.parameters() if weight == 0 else list(network.parameters())[:1]:
+            p.fill_(weight)
+    probing.engine_of(run, network, sets, trace).moment("init", 0, 0)
+    assert trace.failures == []
+    assert set(trace.tables) == set(probing.PROBES)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
