@@ -1,11 +1,11 @@
 """Fused batch normalisation by virtual batches on the CPU, without a second copy of the output.
 
-`torch.cat` of `F.batch_norm`s has the same output to the bit, but copies it once more. Two things keep eight
-virtual batches above one fused batch norm (128×32×16×16, channels_last, 1.6 ms forward and backward): the
-framework's kernel returns an input gradient of its own, which has to be copied into its place (0.3 ms), and
-sixteen calls are made for two (0.3 to 0.4 ms, a loop of Python in both directions). The bare calls and copies,
-without autograd and module around them, are 1.36 times a batch norm already. The alternatives cost as much or
-more: the kernel's variant with `out` copies as well; one affine map of x and ∂L/∂y over a virtual
+`torch.cat` of `F.batch_norm`s has the same output to the bit, but copies it once more. Two things keep
+eight virtual batches above one fused batch norm (128×32×16×16, channels_last, 1.6 ms forward and backward):
+the framework's kernel returns an input gradient of its own, which has to be copied into its place (0.3 ms),
+and sixteen calls are made for two (0.3 to 0.4 ms, a loop of Python in both directions). The bare calls and
+copies, without autograd and module around them, already take 1.36 times as long. The alternatives cost as
+much or more: the kernel's variant with `out` copies as well; one affine map of x and ∂L/∂y over a virtual
 batch takes two passes over memory in the place of kernel and copy; and virtual batches as the samples of a
 group norm with one channel per group, for which no value need move, take 5.4 times a batch norm, since that
 kernel is made for few groups.
