@@ -8,6 +8,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+from study.compose import compose_all, expand
 from study.execute import run_paths
 from study.ownership import is_alive, owner_of
 from study.records import read_record
@@ -24,7 +25,8 @@ def many(slurm, tmp_path, shim, n, **options):
     calls = tmp_path / "calls"
     shim("sbatch", f'echo call >> {calls}\nexec $REAL "$@"')
     runs = tmp_path / "runs"
-    configs = [config(runs, *TINY, f"seed={s}") for s in range(n)]
+    configs = compose_all(expand([*TINY, f"seed=range(0,{n})", f"runs_dir={runs}"]))
+    assert len(configs) == n
     launch(configs, **options)
     finished(slurm, configs, 2400)
     assert len(calls.read_text().split()) <= 10
