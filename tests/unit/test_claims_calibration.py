@@ -31,7 +31,8 @@ def untrained_null(seed):
 
 
 def trained_null(seed):
-    return claims.judge_all(studies.trained(np.random.default_rng(seed), studies.LEVELLED, seeds=7))
+    found = claims.judge_all(studies.trained(np.random.default_rng(seed), studies.LEVELLED, seeds=7))
+    return [r for r in found if r.claim.id not in TRUE_IN_THE_NULL]
 
 
 def grid_null(seed):
