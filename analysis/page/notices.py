@@ -23,10 +23,14 @@ def summary(table: pd.DataFrame, sweep: str | None) -> list[str]:
     return [f"{named}{runs}: {fates}." if len(table) else f"{named}No runs."]
 
 
-def notices(table: pd.DataFrame) -> Iterator[str]:
-    """Yield one sentence or two for each thing that limits what the page can say."""
+def notices(table: pd.DataFrame, left_out: bool) -> Iterator[str]:
+    """Yield one sentence or two for each thing that limits what the page can say.
+
+    `left_out`: whether run directories were found that are not in the table.
+    """
     if table.empty:
-        yield "There is nothing to show: no run directory with a readable record was found (see Left out)."
+        why = "no run directory with a readable record was found (see Left out)"
+        yield f"There is nothing to show: {why if left_out else 'the folders given hold no run directory'}."
         return
     complete = table[table["fate"] != select.UNDECIDED]
     if complete.empty and select.untrained(table).all():

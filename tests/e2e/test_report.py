@@ -213,8 +213,10 @@ def test_one_run(tmp_path, one_figure):
 def test_an_empty_folder(tmp_path):
     (tmp_path / "runs").mkdir()
     page = make(tmp_path / "runs", tmp_path / "out")
-    assert "There is nothing to show" in page.text
+    assert "There is nothing to show: the folders given hold no run directory." in page.text
+    assert "Nothing: there is no run directory in the folders given." in page.text
     assert "There are no trials" in page.text
+    assert "see Left out" not in page.text
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "preempted"])
