@@ -30,6 +30,9 @@ SETTLED_SECONDS = 2.0
 """A file changed less than this before it was looked at is read again next time: within one tick of the file
 system's clock it could change once more and keep its times."""
 
+ABANDONED_SECONDS = 3600.0
+"""A generation that has been half written for so long is nobody's any more."""
+
 LEAST_RUNS = 50
 """Smaller folders are read directly: that takes no longer."""
 
@@ -104,6 +107,10 @@ def write(folder: Path, part: Part, stamps: Mapping[str, tuple[str, int]], looke
         return False
     for generation in older:
         shutil.rmtree(generation, ignore_errors=True)
+    for left in root.glob(".*.tmp"):  # of a writer that was killed
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
     return True
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from analysis.load import Frames, LoadError, load
 from study import pipes
+from study.records import write_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,9 +62,8 @@ def write(frames: Frames, out: Path, command: str, sweep: str | None = None) -> 
         lstrip_blocks=True,
     )
     html = templates.get_template("report.html.j2").render(page=content)
-    target, temporary = out / "index.html", out / ".index.html.tmp"
-    temporary.write_text(html, encoding="utf-8")
-    temporary.replace(target)
+    target = out / "index.html"
+    write_bytes(target, html.encode())
     select.outcomes(frames).to_csv(out / "outcomes.csv", index=False)
     return target
 

@@ -1,6 +1,7 @@
 """`python -m analysis.report`: one page for any state of a runs folder, never a stack trace."""
 
 import html.parser
+import os
 import re
 import subprocess
 import sys
@@ -351,6 +352,48 @@ def test_from_the_command_line(tmp_path):
     assert done.stderr == ""
     assert "trained" in done.stdout
     assert "python -m analysis.report --runs" in Page(tmp_path / "out" / "index.html").text
+
+
+def test_two_reports_at_once_into_one_folder_both_succeed(tmp_path, monkeypatch, one_figure):
+    """Each page is written under a name of its own and renamed: the last one stands, whole."""
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"})
+    frames = load([tmp_path / "runs"])
+    inner, replace = [], os.replace
+
+    def interrupted(source, target):
+        if str(target).endswith("index.html") and not inner:
+            inner.append(1)
+            report.write(frames, tmp_path / "out", "the other")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    text = report.write(frames, tmp_path / "out", "the one").read_text()
+    assert inner
+    assert "<dd>the one</dd>" in text
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "figures",
+        "index.html",
+        "outcomes.csv",
+        "tables",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_is_full_is_one_sentence(tmp_path, one_figure, capsys):
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"})
+    out = tmp_path / "out"
+    out.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", out], check=False).returncode:
+        pytest.skip("this machine does not allow mounts")
+    try:
+        assert report.main(["--runs", str(tmp_path / "runs"), "--out", str(out)]) == 1
+        error = capsys.readouterr().err
+        assert "could not be written" in error
+        assert "No space left" in error
+        assert len(error.strip().splitlines()) == 1
+        assert not (out / "index.html").exists()
+    finally:
+        subprocess.run(["umount", "--lazy", out], check=True)
 
 
 def test_many_runs_print_one_line_per_cell(tmp_path, one_figure, capsys):

@@ -1,10 +1,15 @@
 """analysis.catalogue: never another answer than the run directories give, whatever happened to it."""
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -17,6 +22,8 @@ from analysis.load import load
 from study.paths import CATALOGUE, RunPaths
 from study.records import METRICS
 from tests import factory
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +162,62 @@ def test_generations_do_not_pile_up_and_leave_nothing_temporary(runs):
         change(RunPaths(folder / ids[0]))
     load([folder])
     assert len(list((folder / CATALOGUE).iterdir())) == 1
+
+
+KILLED = """
+import os, signal, sys
+from analysis import catalogue, load
+catalogue.LEAST_RUNS, catalogue.SETTLED_SECONDS = 1, -1.0
+calls, write = [], catalogue.pq.write_table
+def killed(*args, **more):
+    calls.append(1)
+    write(*args, **more)
+    if len(calls) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+catalogue.pq.write_table = killed
+load.load(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+def test_a_writer_that_is_killed_leaves_no_wrong_catalogue_and_is_cleared_away(runs, monkeypatch, tables):
+    folder, _ = runs
+    done = subprocess.run([sys.executable, "-c", KILLED, folder, str(tables)], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = (folder / CATALOGUE).iterdir()
+    assert left.name.endswith(".tmp")
+    expected = load([folder], use_catalogue=False)
+    assert_same(load([folder]), expected)
+    assert left.exists()  # it might be somebody's who is still writing
+    monkeypatch.setattr(catalogue, "ABANDONED_SECONDS", -1.0)
+    change(RunPaths(folder / sorted(p.name for p in folder.iterdir() if p.name[0] != ".")[0]))
+    load([folder])
+    assert not left.exists()
+    assert_same(load([folder]), load([folder], use_catalogue=False))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize("kind", ["full", "read-only"])
+def test_a_real_disk_that_is_full_or_read_only_still_loads(runs, tmp_path_factory, kind):
+    folder, _ = runs
+    disk = tmp_path_factory.mktemp("disk")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
+        pytest.skip("this machine does not allow mounts")
+    try:
+        shutil.copytree(folder, disk / "runs")
+        if kind == "full":
+            with contextlib.suppress(OSError), open(disk / "ballast", "wb", buffering=0) as ballast:
+                while True:
+                    ballast.write(b"0" * 4096)
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        expected = load([folder], use_catalogue=False)
+        for _ in range(2):
+            pd.testing.assert_frame_equal(load([disk / "runs"]).metrics, expected.metrics)
+        left = disk / "runs" / CATALOGUE
+        assert not left.exists() or not list(left.iterdir())
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def test_readers_at_the_same_time_agree(runs):
