@@ -82,13 +82,12 @@ def test_a_sum_of_means_is_welchs_test_where_there_are_two():
 def test_not_worse_and_near_hold_at_their_margins():
     rng = np.random.default_rng(2)
     level, n = 0.05, 400
-    worse = np.mean(
+    worse = sum(
         [rules.not_worse(*rng.normal([[0.75], [0.8]], 0.02, (2, 6)), 0.05).p_for <= level for _ in range(n)]
     )
-    off = np.mean([rules.near(rng.normal(-0.8, 0.1, 10), -1, 0.2).p_for <= level for _ in range(n)])
-    limit = level + 3 * math.sqrt(level * (1 - level) / n)
-    assert worse <= limit
-    assert off <= limit
+    off = sum([rules.near(rng.normal(-0.8, 0.1, 10), -1, 0.2).p_for <= level for _ in range(n)])
+    for k in (worse, off):
+        assert scipy_stats.binomtest(k, n, level, "greater").pvalue > 0.01, k
     assert rules.near(rng.normal(-1, 0.05, 10), -1, 0.2).p_for < LEVEL
     assert rules.near(rng.normal(-0.5, 0.05, 10), -1, 0.2).p_against < LEVEL
     assert rules.near([math.nan] * 3, -1, 0.2).note
@@ -97,14 +96,13 @@ def test_not_worse_and_near_hold_at_their_margins():
 def test_null_values_are_found_significant_no_more_often_than_the_level():
     rng = np.random.default_rng(3)
     level, n = 0.05, 600
-    pairs = np.mean([rules.above(rng.standard_t(2, 10)).p_for <= level for _ in range(n)])
+    pairs = sum([rules.above(rng.standard_t(2, 10)).p_for <= level for _ in range(n)])
     lows = rng.normal(0, 1, (n, 2, 6)).round(1)
-    brackets = np.mean(
+    brackets = sum(
         [rules.later(*(np.stack([v, v + 0.5], axis=1) for v in pair)).p_for <= level for pair in lows]
     )
-    limit = level + 3 * math.sqrt(level * (1 - level) / n)
-    assert pairs <= limit
-    assert brackets <= limit
+    for k in (pairs, brackets):
+        assert scipy_stats.binomtest(k, n, level, "greater").pvalue > 0.01, k
 
 
 def test_power_at_the_least_seeds_is_as_stated():
