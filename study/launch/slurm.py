@@ -249,6 +249,7 @@ def clean_environment(options: Options) -> Iterator[None]:
     }
     given |= {"SBATCH_MEM_PER_NODE"} if options.mem else set()
     given |= {"SBATCH_JOB_NAME", "SBATCH_TIMELIMIT", "SBATCH_SIGNAL", "SBATCH_REQUEUE", "SBATCH_NO_REQUEUE"}
+    given |= {"SBATCH_ARRAY_INX", "SBATCH_OUTPUT", "SBATCH_ERROR", "SBATCH_OPEN_MODE", "SBATCH_WAIT"}
     given |= {f"SBATCH_{n.upper().replace('-', '_')}" for n in options.flags}
     inside = "SLURM_JOB_ID" in os.environ
     hidden = {

@@ -177,6 +177,8 @@ def test_a_second_interrupt_kills_at_once(tmp_path, launched):
 def test_an_interrupt_leaves_resumable_runs_and_no_orphans(tmp_path, launched, number):
     launch = launched("-m", *LONG, "seed=0,1,2", f"runs_dir={tmp_path}", "hydra.launcher.workers=2")
     pids = [o.pid for o in training(tmp_path, 2)]
+    family = [p.pid for p in psutil.Process(launch.pid).children(recursive=True)]  # and the fork server
+    assert {*pids} < {*family}
     os.killpg(launch.pid, number)  # as a terminal does: to the launcher, the fork server and the trials
     printed, _ = launch.communicate(timeout=120)
     assert launch.returncode == 130, printed
@@ -184,7 +186,7 @@ def test_an_interrupt_leaves_resumable_runs_and_no_orphans(tmp_path, launched, n
     assert statuses(tmp_path) == ["preempted", "preempted"]
     assert all(p.checkpoint.exists() for p in run_dirs(tmp_path))
     assert owners(tmp_path) == []
-    until(lambda: gone(pids))
+    until(lambda: gone(family))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from study import max_lr, sweep
 from study.compose import compose_all, expand
 from study.errors import ConfigError
 from study.identity import scientific
+from study.launch import local, slurm
 from study.records import METRICS, write_json, write_table
 
 
@@ -139,6 +140,15 @@ def test_the_command_takes_names_and_settings(tmp_path, capsys, monkeypatch):
     assert {t.config.sweep for t in seen} == {"mine-max_lr"}
     assert sweep.main(["max_lr", "lr=1"]) == 2
     assert "name of a sweep" in capsys.readouterr().err
+
+
+def test_the_search_waits_for_whichever_launcher_is_set(monkeypatch):
+    seen = []
+    for launcher in (local, slurm):
+        monkeypatch.setattr(launcher, "launch", lambda plan, options: seen.append(options) or 0)
+    assert sweep._launcher([])(None) == sweep._launcher(["hydra.launcher.workers=3"])(None) == 0
+    assert sweep._launcher(["hydra/launcher=slurm", "hydra.launcher.time=5"])(None) == 0
+    assert seen == [local.Options(), local.Options(workers=3), slurm.Options(time=5, wait=True)]
 
 
 def test_runs_that_do_not_finish_end_the_search(tmp_path):

@@ -1,6 +1,7 @@
 """What a launch shows: live on a terminal, plain lines elsewhere, and the end of it."""
 
 import io
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -81,6 +82,18 @@ def test_the_table_at_the_end_gives_outcome_accuracies_time_and_place(tmp_path):
     assert head.split() == ["trial", "outcome", "best", "last", "time", "run", "directory"]
     assert " ".join(first.split()).startswith("seed=0 trained 50.0% 40.0% 61 s /")
     assert any(line.startswith("seed=1  trained ") for line in others)
+
+
+def test_the_table_says_which_runs_had_their_code_edited_after_the_submission(tmp_path):
+    display, trials, screen = begun(tmp_path, terminal=False, seeds=2)
+    for trial, change in zip(trials, (None, {"submitted": {}, "started": {}}), strict=True):
+        over = ended(trial)
+        display.line(trial).finish(State.DONE, replace(over, record=over.record | {"code_changed": change}))
+    display.console.width, shown = 400, screen.tell()
+    display.final()
+    _, first, second = screen.getvalue()[shown:].splitlines()
+    assert "edited" not in first
+    assert "seed=1  trained; code edited since submission" in second
 
 
 def test_a_terminal_shows_a_live_table_instead(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Sweep files: W&B's syntax in, the same grid as on the command line out."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from study import sweep
 from study.compose import compose_all, expand
 from study.errors import ConfigError
-from study.identity import run_id
+from study.identity import run_id, scientific
+from study.records import write_json
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 
@@ -159,8 +161,6 @@ def test_unknown_settings_in_a_sweep_are_named(tmp_path, capsys):
 
 
 def test_status_exits_non_zero_if_any_trial_failed(tmp_path, capsys):
-    from study.records import write_json
-
     path = written(tmp_path, "method: grid\nparameters: {scale: {value: smoke}, seed: {values: [0, 1]}}")
     args = ["status", str(path), f"runs_dir={tmp_path / 'runs'}"]
     assert sweep.main(args) == 0
@@ -168,14 +168,52 @@ def test_status_exits_non_zero_if_any_trial_failed(tmp_path, capsys):
     trial = sweep.plan_of(sweep.read_sweep(path), args[2:]).trials[0]
     trial.paths.root.mkdir(parents=True)
     record = {"status": "failed", "error": "ValueError: odd", "scientific": {}, "steps_done": 0}
-    from study.identity import scientific
-
     write_json(trial.paths.record, record | {"scientific": scientific(trial.config), "sweeps": []})
     assert sweep.main(args) == 1
     printed = capsys.readouterr().out
     assert "1 failed" in printed
     assert "ValueError: odd" in printed
     assert str(trial.paths.log) in printed
+
+
+def test_plan_shows_what_is_done_partly_done_and_missing_and_what_the_rest_costs(tmp_path, capsys):
+    path = written(tmp_path, "method: grid\nparameters: {scale: {value: smoke}, seed: {values: [0, 1, 2]}}")
+    settings = [f"runs_dir={tmp_path / 'runs'}", "epochs=4"]
+    done, half, missing = sweep.plan_of(sweep.read_sweep(path), settings).trials
+    for trial, status, steps in ((done, "finished", 40), (half, "preempted", 20)):
+        record = {"status": status, "scientific": scientific(trial.config), "sweeps": []}
+        trial.paths.root.mkdir(parents=True)
+        write_json(
+            trial.paths.record, record | {"seconds": steps / 4, "steps_done": steps, "steps_total": 40}
+        )
+    assert sweep.main(["plan", str(path), *settings]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        f"finished\tseed=0\t{done.run_id}",
+        f"preempted 50%\tseed=1\t{half.run_id}",
+        f"waiting\tseed=2\t{missing.run_id}",
+    ]
+    assert "3 trials: 1 finished, 1 preempted, 1 waiting; 2 to run" in lines
+    assert "1 partly done, 50% of their steps on average" in lines
+    assert "about 15 s of run time left (from measured runs)" in lines
+    assert lines[-1] == f"launch with: {sweep.read_sweep(path).command(settings)}"
+
+
+@pytest.mark.parametrize("code", [0, 1, 130])
+def test_launch_prints_the_command_that_it_is_and_ends_as_that_does(tmp_path, capsys, monkeypatch, code):
+    path = written(tmp_path, "method: grid\nparameters: {scale: {value: smoke}, seed: {values: [0, 1]}}")
+    heard = []
+
+    def main():
+        heard.extend(sys.argv[1:])
+        raise SystemExit(code)
+
+    monkeypatch.setattr("study.run.main", main)
+    monkeypatch.setattr(sys, "argv", [])
+    assert sweep.main(["launch", str(path), "hydra/launcher=slurm"]) == code
+    words = shlex.split(capsys.readouterr().out)
+    assert words == ["python", "-m", "study.run", *heard]
+    assert heard == ["-m", "scale=smoke", "seed=0,1", "sweep=mine", "hydra/launcher=slurm"]
 
 
 @pytest.mark.parametrize("given", ["quickstrat", "quickstrat.yaml", str(SWEEPS / "quickstrat.yaml")])

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from study import provenance
 from study.compose import compose_all, expand
 from study.errors import ConfigError
 from study.launch import slurm, slurm_queue
@@ -110,13 +111,36 @@ def test_arrays_keep_the_limit_and_hold_trials_of_like_cost(tmp_path):
     assert sorted(packed) == sorted(t.run_id for t in found)
 
 
+def test_arrays_are_cut_as_the_cluster_says_and_written_down(tmp_path, monkeypatch, capsys):
+    """Detached: the ids of the jobs are printed with how to watch and stop them, and the launcher ends."""
+    asked = {"scontrol": "MaxArraySize            = 2\nMaxJobCount             = 10000\n"}
+    monkeypatch.setattr(slurm_queue, "ask", lambda *c: asked.get(c[0], ""))
+    made = []
+    monkeypatch.setattr(slurm, "_sbatch", lambda _, __, work: made.append(len(work)) or str(70 + len(made)))
+    plan = make_plan([t.config for t in trials(tmp_path, "seed=range(0,5)", "sweep=mine")])
+    assert slurm.launch(plan, slurm.options()) == 0
+    assert made == [2, 2, 1]
+    printed = capsys.readouterr().out
+    assert "submitted job 71: 2 trials in 2 tasks" in printed
+    assert "watch: squeue --jobs=71,72,73   stop: scancel 71 72 73" in printed
+    written = slurm_queue.submissions(tmp_path)
+    assert [s.sweep for s in written] == ["mine"] * 3
+    assert sorted(run for s in written for task in s.tasks for run in task) == sorted(
+        t.run_id for t in plan.trials
+    )
+    assert [s.code for s in written] == [provenance.code()] * 3
+    assert {"commit", "diff", "files"} == set(written[0].code)
+
+
 def test_the_environment_of_an_allocation_is_hidden_and_comes_back(monkeypatch):
     inside = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SRUN_DEBUG": "1", "CUDA_VISIBLE_DEVICES": "3"}
     defaults = {"SBATCH_PARTITION": "mine", "SBATCH_ACCOUNT": "ours", "SLURM_CONF": "/etc/x", "STUDY": "1"}
-    for name, value in {**inside, **defaults}.items():
+    ours = {"SBATCH_ARRAY_INX": "0-9", "SBATCH_OUTPUT": "x", "SBATCH_WAIT": "1", "SBATCH_TIMELIMIT": "1"}
+    for name, value in {**inside, **defaults, **ours}.items():
         monkeypatch.setenv(name, value)
     with slurm.clean_environment(slurm.options(partition="gpu")):
         assert not set(inside) & set(os.environ)
+        assert not set(ours) & set(os.environ)  # what the launcher sets itself
         assert "SBATCH_PARTITION" not in os.environ  # it would win over the script
         assert os.environ["SBATCH_ACCOUNT"] == "ours"
         assert os.environ["SLURM_CONF"] == "/etc/x"
