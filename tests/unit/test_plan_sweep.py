@@ -4,13 +4,14 @@ import shlex
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from study import sweep
 from study.compose import compose_all, expand
 from study.errors import ConfigError
 from study.identity import run_id, scientific
-from study.records import write_json
+from study.records import METRICS, write_json, write_table
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 
@@ -214,6 +215,31 @@ def test_launch_prints_the_command_that_it_is_and_ends_as_that_does(tmp_path, ca
     words = shlex.split(capsys.readouterr().out)
     assert words == ["python", "-m", "study.run", *heard]
     assert heard == ["-m", "scale=smoke", "seed=0,1", "sweep=mine", "hydra/launcher=slurm"]
+
+
+def test_status_counts_statuses_and_outcomes_and_says_what_is_left(tmp_path, capsys):
+    path = written(
+        tmp_path, "method: grid\nparameters: {scale: {value: smoke}, seed: {values: [0, 1, 2, 3, 4, 5]}}"
+    )
+    args = ["status", str(path), f"runs_dir={tmp_path / 'runs'}"]
+    trials = sweep.plan_of(sweep.read_sweep(path), args[2:]).trials
+    ends = [("diverged", None), ("trained", 0.9), ("trained", 0.1), None, None]
+    for trial, end in zip(trials, ends, strict=False):  # two by nobody any more, one never begun
+        record = {"status": "finished" if end else "running", "outcome": end and end[0], "chance": 0.1}
+        record |= {"scientific": scientific(trial.config), "seconds": 20.0, "sweeps": []}
+        trial.paths.root.mkdir(parents=True)
+        write_json(trial.paths.record, record | {"steps_done": 40 if end else 20, "steps_total": 40})
+        row = {"step": 40, "epoch": 2, "split": "test", "accuracy": end and end[1], "n": 100}
+        write_table(trial.paths.metrics, pa.Table.from_pylist([row] if end and end[1] else [], METRICS))
+    assert sweep.main(args) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "mine: 6 trials",
+        "       3 finished",
+        "       2 lost",
+        "       1 waiting",
+        "outcomes of the finished: 1 diverged, 1 stuck at chance, 1 trained",
+        "about 40 s of run time left (40 s at 1 at once)",
+    ]
 
 
 @pytest.mark.parametrize("given", ["quickstrat", "quickstrat.yaml", str(SWEEPS / "quickstrat.yaml")])

@@ -12,6 +12,7 @@ from study.errors import ConfigError
 from study.launch import slurm, slurm_queue
 from study.launch.plan import make_plan
 from study.launch.slurm_queue import Submission, Task
+from tests.slurm import cluster
 
 ALWAYS = {"job-name", "nodes", "open-mode", "output", "requeue", "signal", "time"}
 """Flags without which a task could not be found, warned, or requeued."""
@@ -172,3 +173,11 @@ def test_a_machine_without_slurm_gets_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(slurm.StudyError, match="squeue was not found"):
         slurm.launch(make_plan([t.config for t in trials(tmp_path / "runs")]))
     assert not (tmp_path / "runs").exists()
+
+
+def test_where_no_cluster_can_be_started_its_tests_say_what_is_missing(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "needs root" in cluster.missing()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cluster, "_program", lambda name: None if name == "slurmdbd" else name)
+    assert cluster.missing() == f"slurmdbd not found: apt-get install {' '.join(cluster.PACKAGES)}"
