@@ -150,7 +150,8 @@ def _load_folder(folder: Path, runs: list[RunPaths], use_catalogue: bool, parts:
     ids = set() if known is None else set(known.runs["run_id"])
     changed = [run for run in runs if run.run_id not in ids]
     if known is not None:
-        known.runs["path"] = pd.Series([str(folder / run) for run in known.runs["run_id"]], dtype="str")
+        where = os.path.join(folder, "")
+        known.runs["path"] = pd.Series([where + run for run in known.runs["run_id"]], dtype="str")
     mine = [] if known is None else [known]
     if known is not None and not changed:
         parts += mine

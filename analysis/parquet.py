@@ -109,7 +109,11 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
         elif pa.types.is_list(column.type):
             values = pd.array(column, dtype=pd.ArrowDtype(column.type))
         elif name not in ALWAYS_KNOWN and (kind := _NULLABLE.get(column.type)) is not None:
-            values = kind.__from_arrow__(column)
+            if column.null_count or kind.kind == "b":
+                values = kind.__from_arrow__(column)
+            else:  # what that does, without a copy of the mask for every chunk
+                plain, mask = column.to_numpy(), np.zeros(len(column), bool)
+                values = pd.arrays.IntegerArray(plain if plain.flags.writeable else plain.copy(), mask)
         else:
             values = column.to_pandas().array
             plain = values.to_numpy() if hasattr(values, "to_numpy") else values
