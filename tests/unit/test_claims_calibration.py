@@ -5,6 +5,7 @@ null studies can judge fails here: whoever adds one adds its null.
 """
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -31,8 +32,24 @@ def untrained_null(seed):
 
 
 def trained_null(seed):
-    found = claims.judge_all(studies.trained(np.random.default_rng(seed), studies.LEVELLED, seeds=7))
-    return [r for r in found if r.claim.id not in TRUE_IN_THE_NULL]
+    rng = np.random.default_rng(seed)
+    found = claims.judge_all(studies.trained(rng, studies.LEVELLED, seeds=7))
+    return [r for r in found if r.claim.id not in {*TRUE_IN_THE_NULL, TOP.id}] + [half_the_gain(rng)]
+
+
+TOP = next(c for c in registered() if c.id == "bn_on_top_brings_most_of_the_gain")
+HALF = replace(
+    studies.LEVELLED,
+    accuracy={**studies.LEVELLED.accuracy, "bn": (0.7,) * 3, "none": (0.5,) * 3, "bn_top": (0.6,) * 3},
+    top=(0.0, 0.5),
+)
+"""Where all accuracies are equal nothing is gained: the null of TOP is a gain of which half is there."""
+
+
+def half_the_gain(rng):
+    frames = studies.trained(rng, HALF, seeds=7)
+    usual = ~frames.runs["scientific"].str.contains("init|depth|schedule")
+    return judged(TOP, Case(frames.subset(frames.runs.loc[usual, "run_id"])))
 
 
 def grid_null(seed):
