@@ -36,8 +36,7 @@ def effect(result: claims.Result) -> str:
     with np.errstate(invalid="ignore"):
         above = int((a > b).sum())
     text = f"{first} above {second} in {above} of {len(a)} pairs"
-    spread = stats.standardised_paired(a, b)
-    if np.isfinite([a, b]).all() and np.isfinite(spread):
+    if np.isfinite([a, b]).all() and np.isfinite(spread := stats.standardised_paired(a, b)):
         logs = " of logarithms" if claim.unit == "times" else ""
         text += f"; paired difference{logs} over its standard deviation: {_plain(spread)}"
     return text
