@@ -123,11 +123,15 @@ def _parsed(words: Sequence[str]) -> tuple[RunPaths, ProbesConfig, str]:
 
 def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
     """Return a finished run's config, and the steps and epochs it did."""
+    from study.ownership import observed_status
+
     record = read_record(paths)
     if record is None:
         raise StudyError(f"there is no run at {paths.root}")
     if record["status"] != Status.FINISHED:
-        raise StudyError(f"{paths.run_id} is {record['status']}, not finished; launch it again to finish it")
+        status = observed_status(paths, record)
+        what = "wait for its end" if status is Status.RUNNING else "launch it again to finish it"
+        raise StudyError(f"{paths.run_id} is {status}, not finished; {what}")
     run = stored_config(paths.config)
     if at == "final" and not paths.weights.exists():
         why = (

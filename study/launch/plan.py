@@ -98,9 +98,10 @@ class Plan:
             lines.append(f"{len(partly)} partly done, {mean:.0%} of their steps on average")
         unmeasured = [t for t in self.trials if t.done and _lacks_probes(t)]
         if unmeasured:
+            first = unmeasured[0]
             lines.append(
                 f"{len(unmeasured)} finished without the probes asked for; to measure them now: "
-                f"python -m study.probe {unmeasured[0].paths.root} probes={unmeasured[0].config.probes.name}"
+                f"python -m study.probe {first.paths.root} {_probes_setting(first)}"
             )
         added = [t for t in todo if t.config.rerun and _has_other_probes(t)]
         if added:
@@ -176,7 +177,18 @@ def _asked_probes(trial: Trial) -> set[str]:
 
 
 def _lacks_probes(trial: Trial) -> bool:
-    return any(not trial.paths.probe(name).exists() for name in _asked_probes(trial))
+    """Whether a table is missing that every finished run has; what a divergence shows, most never do."""
+    asked = (entry.partition("@") for entry in trial.config.probes.measure)
+    names = {name for name, _, when in asked if when != "divergence"}
+    return any(not trial.paths.probe(name).exists() for name in names)
+
+
+def _probes_setting(trial: Trial) -> str:
+    """Return the setting that asks for a trial's probes: the choice's name, or the list if there is none."""
+    name = trial.config.probes.name
+    return (
+        f"probes={name}" if name != "none" else f"'probes.measure=[{','.join(sorted(_asked_probes(trial)))}]'"
+    )
 
 
 def _has_other_probes(trial: Trial) -> bool:

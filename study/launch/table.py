@@ -250,7 +250,11 @@ def outcome_table(trials: Sequence[Trial], labels: Sequence[str], results: Seque
         seconds = duration(found.seconds) if found.seconds is not None else ""
         where = str(trial.paths.root) if trial.record else ""
         edited = "; code edited since submission" if (trial.record or {}).get("code_changed") else ""
-        table.add_row(text, found.outcome + edited, percent(found.best), percent(found.last), seconds, where)
+        failed = {str(x.get("probe")) for x in (trial.record or {}).get("probe_failures") or ()}
+        probes = f"; failed in part or whole: {', '.join(sorted(failed))} (log.txt)" if failed else ""
+        table.add_row(
+            text, found.outcome + edited + probes, percent(found.best), percent(found.last), seconds, where
+        )
     return table
 
 

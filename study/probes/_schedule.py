@@ -10,6 +10,17 @@ from study.errors import ConfigError, unknown
 MOMENTS = ("init", "epoch_end", "divergence", "final")
 """Schedules that are moments between steps."""
 
+NEEDED = (
+    ("activation_moments", "moment_sides"),
+    ("channel_pairs", "pair_layers"),
+    ("class_gradients", "class_by"),
+    ("class_gradients", "class_layers"),
+    ("example_gradients", "example_layers"),
+    ("gradient_agreement", "agreement_layers"),
+    ("update_path", "path_layers"),
+)
+"""Lists without which a probe has no rows."""
+
 
 @dataclass(frozen=True)
 class Due:
@@ -28,8 +39,10 @@ class Due:
 
 def check(config: ProbesConfig) -> None:
     """Raise ConfigError for an unknown probe or schedule, or a value that no probe can use."""
-    for entry in config.measure:
-        split(entry)
+    measured = {split(entry)[0] for entry in config.measure}
+    for probe, option in NEEDED:
+        if probe in measured and not getattr(config, option):
+            raise ConfigError(f"probes.{option}=[] leaves {probe} nothing to measure; leave {probe} out")
     for name, given, valid in (
         ("moment_sides", config.moment_sides, ("input", "output")),
         ("class_by", config.class_by, ("logit", "label")),

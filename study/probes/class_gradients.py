@@ -68,6 +68,8 @@ def by_class(capture: Capture, replay: Replay, layers: list[str], cotangents: Te
     lose digits (half precision, values that are not finite, or a difference below a tenth of its parts), it
     is sent back like the rest.
     """
+    if len(cotangents) == 1:
+        return {x: capture.weight_grad(x)[None] for x in layers}
     largest = int(cotangents.flatten(1).double().norm(dim=1).nan_to_num(nan=-1).argmax())
     others = [c for c in range(len(cotangents)) if c != largest]
     found = replay.vjp(layers, cotangents[others])

@@ -63,9 +63,10 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
     n = len(images)
     coupled = images_are_coupled(replay, images)
     least = 2 if coupled or not single_images_are_possible(replay, images, labels) else 1
-    sizes = sorted({max(b, least) for b in options.noise_batches if b < n})
+    sizes = sorted({max(b, least) for b in options.noise_batches if max(b, least) < n})
     if not sizes:
-        raise ConfigError(f"probes.noise_batches: none is below the {n} images there are")
+        few = ", where batches of two are the smallest" if least > 1 else ""
+        raise ConfigError(f"probes.noise_batches: none is below the {n} images there are{few}")
     draw = generator(capture.run.seed, "gradient noise")
     subset = _Subset(replay, images, labels)
     smallest = subset.without_replacement(sizes[0], n, draw)

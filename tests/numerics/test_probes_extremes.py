@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from study.config import ProbesConfig
+from study.models.base import build_network
 from study.probes._histogram import SIDE, edges, histogram
 from study.probes._moments import first_two, moments
 from study.probes._tails import compare, hill
@@ -225,6 +227,39 @@ def test_no_probe_fails_on_extreme_values(norm: str, weight: float) -> None:
     probing.engine_of(run, network, sets, trace).moment("init", 0, 0)
     assert trace.failures == []
     assert set(trace.tables) == set(probing.PROBES)
+
+
+def test_one_class_has_the_whole_gradient() -> None:
+    """Of a network with a single logit, whose loss and gradients are 0."""
+    names = ("class_gradients", "logit_gradients", "gradient_noise")
+    probes = dataclasses.replace(probing.everywhere(), measure=tuple(f"{n}@init" for n in names))
+    sets, trace = probing.image_set(), probing.Trace()
+    sets = dataclasses.replace(
+        sets, n_classes=1, train=dataclasses.replace(sets.train, labels=sets.train.labels * 0)
+    )
+    run = probing.config(probes=probes)
+    network = build_network(run, (3, 8, 8), 1).to(memory_format=torch.channels_last).train()
+    probing.engine_of(run, network, sets, trace).moment("init", 0, 0)
+    assert trace.failures == []
+    rows = trace.rows("class_gradients")
+    assert [(r["by"], r["class"], r["count"]) for r in rows] == [
+        (by, 0, probing.BATCH) for by in ("logit", "label")
+    ]
+    assert {(r["kernel_norm"], r["nonfinite"]) for r in rows} == {(0.0, 0)}
+
+
+def test_a_subset_of_one_smallest_batch_tells_nothing_of_noise() -> None:
+    """With batch normalisation the smallest batch has two images; with as many in all, C would be 0/0."""
+    small = {"measure": ("gradient_noise@init",), "noise_subset": 2, "noise_batches": (1,)}
+    failures = {}
+    for norm in ("bn", "ln"):
+        run, trace = probing.config(norm=norm, probes=ProbesConfig(**small)), probing.Trace()
+        sets = probing.image_set()
+        probing.engine_of(run, probing.network_of(run, sets), sets, trace).moment("init", 0, 0)
+        failures[norm] = [text.strip().splitlines()[-1] for _, _, text in trace.failures]
+    assert failures["ln"] == []
+    (text,) = failures["bn"]
+    assert text.endswith("none is below the 2 images there are, where batches of two are the smallest")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -165,3 +165,8 @@ def test_a_finished_run_without_the_probes_asked_for_is_pointed_to_study_probe(t
     paths.probes.mkdir()
     paths.probe("activation_moments").touch()
     assert "study.probe" not in make_plan([config]).summary()
+    listed = from_mapping({**asked, "probes": {"measure": ["gradient_tails@init", "channel_pairs"]}})
+    told = f"python -m study.probe {paths.root} 'probes.measure=[channel_pairs,gradient_tails]'"
+    assert told in make_plan([listed]).summary()
+    rare = from_mapping({**asked, "probes": {"measure": ["logit_gradients@divergence"]}})
+    assert "study.probe" not in make_plan([rare]).summary()

@@ -96,6 +96,21 @@ def test_the_table_says_which_runs_had_their_code_edited_after_the_submission(tm
     assert "seed=1  trained; code edited since submission" in second
 
 
+def test_the_table_names_probes_that_failed(tmp_path):
+    display, trials, screen = begun(tmp_path, terminal=False, seeds=2)
+    odd = [{"probe": "gradient_noise", "step": step, "error": "odd"} for step in (0, 50)]
+    for trial, failures in zip(trials, ([], odd), strict=True):
+        over = ended(trial)
+        display.line(trial).finish(
+            State.DONE, replace(over, record=over.record | {"probe_failures": failures})
+        )
+    display.console.width, shown = 400, screen.tell()
+    assert display.final() == 0
+    _, first, second = screen.getvalue()[shown:].splitlines()
+    assert "failed" not in first
+    assert "seed=1  trained; failed in part or whole: gradient_noise (log.txt)" in second
+
+
 def test_a_terminal_shows_a_live_table_instead(tmp_path, monkeypatch):
     display, trials, screen = begun(tmp_path, terminal=True)
     with display:

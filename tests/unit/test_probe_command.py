@@ -10,8 +10,10 @@ import torch
 
 from study.compose import compose
 from study.execute import execute, run_paths
+from study.ownership import claim
 from study.paths import RunPaths
 from study.probe import main
+from study.records import read_record, write_json
 from study.registry import names
 
 COMMON = ["scale=smoke", "data.subset=40", "batch_size=16", "epochs=1", "device=cpu"]
@@ -129,6 +131,40 @@ def test_a_full_disk_is_one_sentence(
     assert capsys.readouterr().err == (
         f"study.probe: cannot write to {finished.probe('logit_gradients')}: No space left on device\n"
     )
+
+
+def test_a_run_that_is_not_finished_is_not_measured(
+    finished: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = RunPaths(tmp_path / finished.run_id)
+    shutil.copytree(finished.root, copy.root)
+    record = read_record(copy)
+    assert record is not None
+    write_json(copy.record, record | {"status": "running"})
+
+    def said() -> str:
+        assert main([str(copy.root), "probes=light"]) == 2
+        return capsys.readouterr().err
+
+    ending = f"study.probe: {copy.run_id} is {{}}\n"
+    with claim(copy):
+        assert said() == ending.format("running, not finished; wait for its end")
+    assert said() == ending.format("lost, not finished; launch it again to finish it")
+    write_json(copy.record, record | {"status": "failed"})
+    assert said() == ending.format("failed, not finished; launch it again to finish it")
+
+
+def test_weights_cut_short_are_named(
+    finished: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = RunPaths(tmp_path / finished.run_id)
+    shutil.copytree(finished.root, copy.root)
+    copy.weights.write_bytes(finished.weights.read_bytes()[:1000])
+    assert main([str(copy.root), "probes=light", "at=final"]) == 2
+    assert capsys.readouterr().err == (
+        f"study.probe: {copy.weights} is damaged or of another network; rerun=true trains it again\n"
+    )
+    assert main([str(copy.root), "probes=light", "at=init"]) == 0
 
 
 def test_without_weights_only_init(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

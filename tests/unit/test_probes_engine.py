@@ -16,6 +16,7 @@ from study.probes import base
 from study.probes._capture import Capture, Want, own_pass
 from study.probes._histogram import histogram
 from study.probes._layers import layer_at
+from study.probes._schedule import NEEDED
 from tests import probing
 from tests.probing import MODELS, NORMS, PROBES, config, everywhere, hooks, image_set, same, train
 
@@ -188,12 +189,12 @@ def test_bad_schedules_are_refused(entry: str) -> None:
         {"moments": 3},
         {"alphas": (1.0, 0.1)},
         {"noise_subset": 8, "noise_batches": (8,)},
+        *({"measure": (f"{probe}@init",), option: ()} for probe, option in NEEDED),
     ],
 )
 def test_bad_options_are_refused_with_the_config(fields: dict[str, object]) -> None:
-    with pytest.raises(
-        ConfigError, match=next(reversed(fields)) if "measure" not in fields else "gradient_tails"
-    ):
+    last = next(reversed(fields))
+    with pytest.raises(ConfigError, match=last if last != "measure" else "gradient_tails"):
         RunConfig(probes=ProbesConfig(**fields))  # type: ignore[arg-type]
 
 
