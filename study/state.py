@@ -1,6 +1,7 @@
 """All that changes while a run trains: built from the config, saved to and loaded from a checkpoint."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -42,9 +43,9 @@ def initial_network(run: RunConfig, image_set: ImageSet, device: torch.device) -
     network = build_network(run, (shape[1], shape[2], shape[3]), image_set.n_classes)
     network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def images() -> list[Tensor]:
+    def images() -> Iterator[Tensor]:
         train = image_set.train
-        return [x for x, _ in evaluation_batches(train, image_set.mean, image_set.std, run.batch_size)]
+        return (x for x, _ in evaluation_batches(train, image_set.mean, image_set.std, run.batch_size))
 
     prepare(network, run, images)
     return network

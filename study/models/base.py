@@ -4,7 +4,7 @@ A network is a module of this package with `build(config, builder, input_shape, 
 `READS`, the fields of ModelConfig that it reads besides those that all read (`COMMON`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -239,7 +239,7 @@ def structure(
     return network
 
 
-def prepare(network: Network, run: RunConfig, batches: Callable[[], list[Tensor]]) -> None:
+def prepare(network: Network, run: RunConfig, batches: Callable[[], Iterable[Tensor]]) -> None:
     """Let the initialisation, then the norm, see training images before the first update.
 
     `batches()` gives N×C×H×W each, standardised, on the network's device; an initialisation uses the first
@@ -249,6 +249,6 @@ def prepare(network: Network, run: RunConfig, batches: Callable[[], list[Tensor]
 
     norm = build_norm(run.norm, run.seed)
     if calibrates(run.init):
-        calibrate(network, run.init, batches()[0])
+        calibrate(network, run.init, next(iter(batches())))
     if norm.needs_calibration:
         norm.calibrate(network, batches())

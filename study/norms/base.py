@@ -1,5 +1,6 @@
 """What a normalisation is to a network: sites, and the module that stands at each."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import ClassVar, cast
 
@@ -85,7 +86,7 @@ class Norm:
         """
         raise NotImplementedError
 
-    def calibrate(self, network: nn.Module, batches: list[Tensor]) -> None:
+    def calibrate(self, network: nn.Module, batches: Iterable[Tensor]) -> None:
         """Set statistics from training images (N×C×H×W, standardised) before training; most need nothing."""
 
     def gamma(self, site: Site) -> nn.Parameter | None:

@@ -1,5 +1,6 @@
 """Batch normalisation and every variant that its switches make; what they do stands in _batchnorm.py."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ class BatchNorms(Norm):
             normed.add_module("noise", Noise(self.seed, site.name, site.channels))
         return normed
 
-    def calibrate(self, network: nn.Module, batches: list[Tensor]) -> None:
+    def calibrate(self, network: nn.Module, batches: Iterable[Tensor]) -> None:
         """Set the frozen statistics to the population's, each layer's under normalised layers below it."""
         if self.needs_calibration:
             recalibrate(network, batches)

@@ -68,7 +68,8 @@ def site_is(want: Want, network: Network) -> bool:
 def unit_percentiles(x: torch.Tensor, units: int) -> list[list[float]]:
     """Return units × PERCENTILES of the first channels, over batch and space (linear interpolation)."""
     channels = x.transpose(0, 1 if x.dim() == 4 else -1).flatten(1)[:units].double().cpu().numpy()
-    found: list[list[float]] = np.percentile(channels, PERCENTILES, axis=1).T.tolist()
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ between two infinite values: NaN
+        found: list[list[float]] = np.percentile(channels, PERCENTILES, axis=1).T.tolist()
     return found
 
 

@@ -209,6 +209,9 @@ def test_activation_histogram(norm: str) -> None:
             counts[below] += 1
         assert row["counts"] == counts
         assert row["zeros"] == sum(v == 0 for v in values)
+        drawn = _histogram.histogram(observed(c, module)[1]).sample.double().numpy()
+        assert set(drawn.tolist()) <= set(values)
+        assert (row["dip"], row["unimodal_p"]) == diptest.diptest(drawn)
     last = [r for r in c.rows("activation_histogram") if r["percentiles"] is not None]
     assert len(last) == 1
     assert (last[0]["layer"], last[0]["side"]) == ("block3.conv2", "output" if norm == "none" else "site")

@@ -1,6 +1,7 @@
 """The training loop against a bare one, and what a run says of its own divergence."""
 
 import math
+import weakref
 
 import pyarrow.parquet as pq
 import pytest
@@ -307,6 +308,26 @@ def test_the_initial_network_is_a_function_of_the_config(tmp_path):
     torch.manual_seed(99)
     third = initial_network(run, sets, CPU).state_dict()
     assert all(first[k].equal(second[k]) and first[k].equal(third[k]) for k in first)
+
+
+@pytest.mark.parametrize("settings", [{"norm": {"source": "frozen"}}, {"init": {"name": "lsuv"}}])
+def test_calibration_holds_a_few_batches_at_a_time(tmp_path, monkeypatch, settings):
+    """Not the training set in floating point, which may not fit into memory."""
+    given, most = [], 0
+
+    def watched(*args, **kwargs):
+        nonlocal most
+        for images, labels in evaluation_batches(*args, **kwargs):
+            given.append(weakref.ref(images))
+            most = max(most, sum(x() is not None for x in given))
+            yield images, labels
+
+    monkeypatch.setattr("study.state.evaluation_batches", watched)
+    run = tiny(tmp_path, batch_size=4, **settings)
+    sets = load(run.data, CPU)
+    initial_network(run, sets, CPU)
+    assert len(given) == (1 if "init" in settings else math.ceil(len(sets.train) / 4))
+    assert most <= 3
 
 
 def test_every_parameter_is_in_exactly_one_group(tmp_path):
