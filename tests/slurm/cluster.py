@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -25,6 +25,8 @@ PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld",
 ATTEMPTS = 3
 """Times that a start is tried, each on other ports and with an empty folder."""
 NODES = ("node1", "node2")
+REQUEUE_SECONDS = 3.0
+"""How long a requeued job waits at least."""
 SLOTS = 2
 """CPUs each node claims: jobs are scheduled by it, and it need not be true."""
 
@@ -105,6 +107,8 @@ class Cluster:
     """A cluster whose files are in `folder`."""
 
     folder: Path
+    requeued: dict[str, float] = field(default_factory=dict)
+    """Jobs that wait after a requeue, and since when."""
 
     @property
     def conf(self) -> Path:
@@ -163,11 +167,16 @@ class Cluster:
         _kill_all(jobs)
 
     def hasten(self) -> None:
-        """Let requeued jobs start at once; SLURM would have them wait for two minutes."""
-        waiting = self.run("squeue", "--array", "--states=PD", "--noheader", "--format=%A %r").splitlines()
-        for line in waiting:
-            job, _, reason = line.partition(" ")
-            if reason == "BeginTime":
+        """Let requeued jobs start soon; SLURM would have them wait for two minutes.
+
+        Not at once: a job that starts in the second in which its credential was revoked is killed by SLURM.
+        """
+        lines = self.run("squeue", "--array", "--states=PD", "--noheader", "--format=%A %r").splitlines()
+        waiting = [job for job, _, reason in (x.partition(" ") for x in lines) if reason == "BeginTime"]
+        now = time.monotonic()
+        self.requeued = {job: self.requeued.get(job, now) for job in waiting}
+        for job, seen in self.requeued.items():
+            if now - seen > REQUEUE_SECONDS:
                 self.run("scontrol", "update", f"jobid={job}", "starttime=now", check=False)
 
     def clear(self) -> None:

@@ -1,5 +1,7 @@
 """Tasks interrupted in every way: their trials resume in the same directories, equal to the bit."""
 
+import itertools
+
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -109,6 +111,7 @@ def test_a_node_without_a_word_loses_its_trial_and_the_next_launch_resumes_it(sl
 
 
 def test_a_time_limit_requeues_until_the_cap(slurm, tmp_path):
+    """Rows once each until the end of patience, equal to the bit to those of a run without a limit."""
     run = config(tmp_path, *ENDLESS)
     paths = run_paths(run)
     launch([run], time=1, warn_seconds=10, max_timeouts=1)
@@ -124,6 +127,8 @@ def test_a_time_limit_requeues_until_the_cap(slurm, tmp_path):
     record = read_record(paths)
     assert "requeueing" in submission.last_log(0).read_text()
     assert record["restarts"] <= 1
-    steps = pq.read_table(paths.parts, columns=["step", "split"]).to_pylist()
-    batch = [r["step"] for r in steps if r["split"] == "batch"]
-    assert sorted(batch) == list(range(record["steps_done"]))
+    alone, asked = config(tmp_path / "alone", *ENDLESS), itertools.count(1)
+    execute(alone, stop=lambda: next(asked) >= record["steps_done"])  # asked once after every step
+    mine, other = (sorted(map(repr, pq.read_table(p.parts).to_pylist())) for p in (paths, run_paths(alone)))
+    assert sum("'batch'" in row for row in mine) == record["steps_done"]
+    assert mine == other
