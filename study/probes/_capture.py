@@ -134,7 +134,7 @@ def own_pass(network: Network, wants: Sequence[Want], capture: Capture, scale: f
         with instrumented(network, wants, capture, edges=True):
             logits = forward(network, capture.images, capture.run)
         if gradients and not capture.error:
-            loss = F.cross_entropy(at_least_fp32(logits), capture.labels) * scale
+            loss = F.cross_entropy(at_least_fp32(logits), capture.labels)
             _take_gradients(loss, network, wants, capture, scale)
         capture.live_logits = None
         if "graph" in kinds:
@@ -253,10 +253,28 @@ def _take_gradients(
         targets += found
         owners += [(want, i) for i in range(len(found))]
     keep = any(w.what == "graph" for w in wants)
-    grads = torch.autograd.grad(loss, targets, retain_graph=keep, allow_unused=True, materialize_grads=True)
+
+    def scaled(s: float) -> Sequence[Tensor]:
+        return torch.autograd.grad(
+            loss * s, targets, retain_graph=keep or s > 1, allow_unused=True, materialize_grads=True
+        )
+
+    grads, scale = finite(scaled, scale)
     for (want, _), grad in zip(owners, grads, strict=True):
         destination = capture.parameter_grads if want.what == "parameter_grads" else capture.values[want]
         destination.append(_unscaled(grad, scale))
+
+
+def finite(scaled: Callable[[float], Sequence[Tensor]], scale: float) -> tuple[Sequence[Tensor], float]:
+    """Return gradients of a loss times `scale` and that factor, lowered to 1 until half precision holds them.
+
+    In training the scaler skips the step and lowers its factor; what is measured shall not wait for that.
+    """
+    grads = scaled(scale)
+    while scale > 1 and not all(bool(g.isfinite().all()) for g in grads):
+        scale = max(1.0, scale / 16)
+        grads = scaled(scale)
+    return grads, scale
 
 
 def _weight_edges(network: Network, wants: Sequence[Want], capture: Capture) -> dict[str, list[GradientEdge]]:
@@ -273,7 +291,8 @@ def plain_weight(layer: Layer) -> Tensor:
 
 
 def _unscaled(grad: Tensor, scale: float) -> Tensor:
-    return grad.detach() if scale == 1.0 else grad.detach() / scale
+    """Divide in fp32 or better: in half precision, what the factor has saved would be lost again."""
+    return grad.detach() if scale == 1.0 else at_least_fp32(grad.detach()) / scale
 
 
 def at_least_fp32(x: Tensor) -> Tensor:

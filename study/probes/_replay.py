@@ -16,6 +16,7 @@ from study.probes._capture import (
     Capture,
     Want,
     at_least_fp32,
+    finite,
     forward,
     layer_of,
     own_pass,
@@ -125,11 +126,15 @@ class Replay:
                 for x in layers:
                     sums[x].append(torch.zeros_like(plain_weight(layer_of(self.network, x))))
                 continue
-            scaled = (cotangent * scale).to(logits.dtype)
-            grads = torch.autograd.grad(logits, targets, scaled, retain_graph=True)
+
+            def product(s: float, cotangent: Tensor = cotangent) -> Sequence[Tensor]:
+                scaled = (cotangent * s).to(logits.dtype)
+                return torch.autograd.grad(logits, targets, scaled, retain_graph=True)
+
+            grads, factor = finite(product, scale)
             for x in layers:
                 calls = [g for owner, g in zip(owners, grads, strict=True) if owner == x]
-                sums[x].append(torch.stack(calls).sum(0) / scale)
+                sums[x].append(torch.stack(calls).sum(0) / factor)
         return {x: torch.stack(kernels) for x, kernels in sums.items()}
 
     def training_images(self, n: int) -> tuple[Tensor, Tensor]:

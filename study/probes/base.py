@@ -27,10 +27,12 @@ Which batch is measured follows from the schedule:
     init, epoch_end, final  the fixed probe batch (the first batch_size training images, standardised, not
                             augmented), in a pass of the engine's own
 
-All passes are in train mode. With compile=true the training pass is left alone and a pass of the engine's
-own, eager, from the same state, is measured instead. What a probe touches is restored before the loop goes
-on: weights, buffers, gradients, generators, train/eval mode, requires_grad, modules' plain attributes, hooks.
-A probe that raises is reported through `fail` and stops neither the run nor the other probes.
+All passes are in train mode. In fp16 a factor on the loss that is too large is lowered in the engine's
+passes; a training step shows its own, so where the scaler skips it, its infinite gradients. With compile=true
+the training pass is left alone and a pass of the engine's own, eager, from the same state, is measured
+instead. What a probe touches is restored before the loop goes on: weights, buffers, gradients, generators,
+train/eval mode, requires_grad, modules' plain attributes, hooks. A probe that raises is reported through
+`fail` and stops neither the run nor the other probes.
 """
 
 import contextlib

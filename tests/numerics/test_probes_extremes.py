@@ -10,6 +10,7 @@ import torch
 
 from study.config import ProbesConfig
 from study.models.base import build_network
+from study.probes._capture import _unscaled
 from study.probes._histogram import SIDE, edges, histogram
 from study.probes._moments import first_two, moments
 from study.probes._tails import compare, hill
@@ -227,6 +228,30 @@ def test_no_probe_fails_on_extreme_values(norm: str, weight: float) -> None:
     probing.engine_of(run, network, sets, trace).moment("init", 0, 0)
     assert trace.failures == []
     assert set(trace.tables) == set(probing.PROBES)
+
+
+def test_a_loss_scale_that_overflows_is_lowered() -> None:
+    """As the scaler does in training, where it finds out by skipping steps."""
+    names = ("gradient_tails", "gradient_agreement", "class_gradients", "loss_along_gradient")
+    probes = ProbesConfig(measure=tuple(f"{n}@init" for n in names), alpha_points=2)
+    sets, found = probing.image_set(), {}
+    for precision, scale in (("fp32", 1.0), ("fp16", 2.0**34)):
+        run, trace = probing.config(norm="ln", probes=probes, precision=precision), probing.Trace()
+        scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=scale)
+        network = probing.network_of(run, sets)
+        probing.engine_of(run, network, sets, trace, scaler=scaler).moment("init", 0, 0)
+        assert trace.failures == []
+        found[precision] = trace
+    for probe, column in zip(names, ("deviation", "a", "kernel_norm", "gradient_norm"), strict=True):
+        for a, b in zip(*(found[p].rows(probe) for p in ("fp32", "fp16")), strict=True):
+            assert b[column] == pytest.approx(a[column], rel=0.1), probe
+            assert probe == "loss_along_gradient" or b["nonfinite"] == 0
+
+
+def test_a_loss_scale_is_divided_out_in_single_precision() -> None:
+    """In half precision 10⁻³ would come to one of the few numbers below 10⁻⁷."""
+    grad = torch.tensor([1e-3, 3e-4], dtype=torch.float16)
+    torch.testing.assert_close(_unscaled(grad, 2.0**16), grad.float() / 2**16, rtol=1e-6, atol=0)
 
 
 def test_one_class_has_the_whole_gradient() -> None:
