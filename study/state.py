@@ -107,6 +107,19 @@ class TrainState:
             self.before = self.history.go_back(step)
             self.step = step
 
+    @contextlib.contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Let the network's buffers be, inside, what they were before the last training pass."""
+        own = {name: b for name, b in self.network.named_buffers() if name in self.before}
+        after = {name: b.detach().clone() for name, b in own.items()}
+        try:
+            for name, b in own.items():
+                b.copy_(self.before[name])
+            yield
+        finally:
+            for name, b in own.items():
+                b.copy_(after[name])
+
     def update(self) -> None:
         """Apply one step of the optimiser and forget the gradients."""
         self.scaler.step(self.optimizer)

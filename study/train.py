@@ -102,7 +102,8 @@ def _diverged(state: TrainState, epoch: int) -> Ending:
     state.go_back(state.monitor.diverged_step)
     state.poisoned = poisoned(state.network)
     batch = state.epoch_batches(epoch).batch(state.step % state.steps_per_epoch)
-    state.probes.moment("divergence", state.step, epoch, batch)
+    with state.as_before():
+        state.probes.moment("divergence", state.step, epoch, batch)
     return Ending.DIVERGED
 
 

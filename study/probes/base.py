@@ -23,7 +23,7 @@ How a training loop calls the engine (`epoch` counts from 0, `step` counts the u
 Which batch is measured follows from the schedule:
 
     first:N, every:K        the training batch; the step's own pass is the instrumented one
-    divergence              the diverging training batch, in a pass of the engine's own
+    divergence              the diverging training batch, its pass repeated by the engine
     init, epoch_end, final  the fixed probe batch (the first batch_size training images, standardised, not
                             augmented), in a pass of the engine's own
 

@@ -15,7 +15,7 @@ from study.data.loading import load
 from study.divergence import first_bad_layer
 from study.execute import execute, run_paths
 from study.models.base import build_network
-from study.monitor import LAG, Reader
+from study.monitor import LAG, Monitor, Reader
 from study.records import read_record
 from study.state import TrainState, initial_network
 from tests.runs import assert_same_results, tiny
@@ -291,6 +291,34 @@ def test_the_bad_layer_is_found_by_the_very_pass(tmp_path, source):
     assert first_bad_layer(state, 1) == name
     for key, buffer in state.network.named_buffers():
         assert buffer.equal(after[key]), key
+
+
+@pytest.mark.parametrize("source", ["alternating", "running", "noisy"])
+def test_divergence_probes_show_the_very_pass(tmp_path, monkeypatch, source):
+    """The second step is said to diverge: what it shows is what a probe of that step sees."""
+    model = {"depth": 8, "widths": [2, 3, 4]}
+    measured = [f"activation_moments@{when}" for when in ("every:1", "divergence")]
+    run = tiny(tmp_path, model=model, probes={"measure": measured}, **SOURCES[source])
+    monkeypatch.setattr("study.monitor.Monitor.see", diverged_at(1, Monitor.see))
+    record = execute(run)
+    assert (record["outcome"], record["divergence"]["step"]) == ("diverged", 1)
+    rows = pq.read_table(run_paths(run).probe("activation_moments")).to_pylist()
+    seen, again = (
+        [row | {"when": ""} for row in rows if (row["when"], row["step"]) == (when, 1)]
+        for when in ("every", "divergence")
+    )
+    assert seen
+    assert repr(again) == repr(seen)
+
+
+def diverged_at(step, see):
+    def seen(self, now, loss):
+        see(self, now, loss)
+        if now == step:
+            self.diverged_step, self.diverged_loss = now, loss
+        return now == step
+
+    return seen
 
 
 def test_growth_beyond_the_initial_network_is_found(tmp_path):
