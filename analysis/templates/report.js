@@ -36,6 +36,10 @@ function filter(name) {
 for (const input of document.querySelectorAll("input[data-filters], input[data-kinds]")) {
   input.addEventListener("input", () => filter(input.dataset.filters || input.dataset.kinds));
 }
+// What was not run is not shown at first, unless nothing was.
+for (const table of new Set(Array.from(document.querySelectorAll("input[data-kinds]"), (box) => box.dataset.kinds))) {
+  filter(table);
+}
 // A link may lead to a row that the filter hides, or into a part that is folded: show it.
 function reveal() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));

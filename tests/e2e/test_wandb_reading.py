@@ -195,8 +195,8 @@ def test_an_agent_runs_the_very_trials(tmp_path, server, grid):  # noqa: F811
     assert [t.status for t in trials(grid)] == ["finished", "finished"]
     assert sorted(os.listdir(tmp_path / "runs")) == sorted(t.run_id for t in (first, second))
     assert [server.run(f"trial{i}").display for i in range(2)] == [first.run_id, second.run_id]
-    assert all(r.state == "finished" and r.sweep == "sweep0" for r in server.runs.values())
-    assert sorted(server.runs) == ["trial0", "trial1"]
+    states = {name: (r.state, r.sweep) for name, r in server.runs.items()}
+    assert states == dict.fromkeys(("trial0", "trial1"), ("finished", "sweep0"))
     assert server.run("trial1").config["norm"]["value"]["family"] == "none"
     wandb_source.fetch("tester/p", tmp_path / "fetched")
     assert_same_frames(tmp_path / "runs", tmp_path / "fetched")
