@@ -1,6 +1,7 @@
 """Command-line options whose mistakes are told in one plain sentence, without argparse's usage."""
 
 import argparse
+from collections.abc import Callable
 from typing import NoReturn
 
 
@@ -11,6 +12,17 @@ class Parser(argparse.ArgumentParser):
         """Print the mistake and leave with exit code 2."""
         name = self.prog.removeprefix("python -m ").split()[0]
         self.exit(2, f"{name}: {message}; --help shows what there is\n")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number, at least that."""
+
+    def converted(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number ≥ {least}")
+        return int(text)
+
+    return converted
 
 
 def counted(n: int, noun: str) -> str:

@@ -27,6 +27,7 @@ from study.compose import compose
 from study.data.base import ImageSet, Split
 from study.data.batches import EpochBatches
 from study.data.loading import load
+from study.errors import StudyError
 from study.launch import machine
 from study.paths import run_dirs
 from study.ratios import paired, seconds, spread
@@ -237,12 +238,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not parts or parts[-1] not in LONGER:
         _refuse(options)
     missed = False
-    for i, part in enumerate(parts or PARTS, start=1):
-        if part in PARTS:
-            missed |= not PARTS[part]()
-        else:
-            ledger = importlib.import_module(f"study.bench_{part}").main
-            missed |= bool(ledger(options if i == len(parts) else []))
+    try:
+        for i, part in enumerate(parts or PARTS, start=1):
+            if part in PARTS:
+                missed |= not PARTS[part]()
+            else:
+                ledger = importlib.import_module(f"study.bench_{part}").main
+                missed |= bool(ledger(options if i == len(parts) else []))
+    except StudyError as error:
+        print(f"study.bench: {error}", file=sys.stderr)
+        return 2
     if not parts:
         print(f"longer ledgers, with options of their own: python -m study.bench {'|'.join(LONGER)} [--help]")
     return int(missed)

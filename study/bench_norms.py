@@ -28,9 +28,10 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from study import naming
-from study.arguments import Parser
+from study.arguments import Parser, whole
 from study.compose import compose
 from study.config import NormConfig
+from study.device import resolve
 from study.errors import unknown
 from study.models.base import build_network, prepare
 from study.norms.base import Normed, Site, build_norm
@@ -57,16 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 1 if a layer costs more than its limit."""
     parser = Parser(prog="python -m study.bench norms", description="What each norm costs.")
     parser.add_argument("names", nargs="*", help="norms (default: all of conf/norm)")
-    parser.add_argument("--shape", type=int, nargs=3, default=(128, 32, 16), metavar=("N", "C", "SIDE"))
+    parser.add_argument("--shape", type=whole(1), nargs=3, default=(128, 32, 16), metavar=("N", "C", "SIDE"))
     parser.add_argument("--contiguous", action="store_true", help="N×C×H×W in memory, not channels_last")
-    parser.add_argument("--repetitions", type=int, default=25)
+    parser.add_argument("--repetitions", type=whole(1), default=25)
     parser.add_argument(
-        "--steps", type=int, default=5, help="repetitions of the network step; 0 leaves it out"
+        "--steps", type=whole(0), default=5, help="repetitions of the network step; 0 leaves it out"
     )
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args(arguments)
     for name in set(given.names) - set(naming.norms()):
         parser.error(str(unknown("norm", name, naming.norms())))
+    resolve(given.device)
     torch.set_num_threads(1)
     keep_memory()
     memory = torch.contiguous_format if given.contiguous else torch.channels_last

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from study.arguments import Parser
+from study.arguments import Parser, whole
 from study.compose import by_hydra, compose, compose_all, expand
 from study.config import RunConfig, from_mapping
 from study.execute import execute, run_paths
@@ -38,8 +38,8 @@ SAMPLE = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the three lines; return 1 if a limit is missed or a trial differs."""
     parser = Parser(prog="python -m study.bench planning", description=__doc__)
-    parser.add_argument("--trials", type=int, default=10_000, help="trials to plan, a multiple of 500")
-    parser.add_argument("--finished", type=int, default=1000, help="trials to count")
+    parser.add_argument("--trials", type=whole(1), default=10_000, help="trials to plan, a multiple of 500")
+    parser.add_argument("--finished", type=whole(1), default=1000, help="trials to count")
     args = parser.parse_args(arguments)
     seeds = max(1, args.trials // (RATES * len(NORMS)))
     grid: Grid = {

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from study.arguments import Parser, whole
 from study.compose import compose
 from study.config import DataConfig, ModelConfig, NormConfig, ProbesConfig, RunConfig
 from study.data.base import ImageSet, Split
@@ -93,6 +94,12 @@ MORE_LINES = (
     ),
     Line("sharpness: one eigenvalue on 64 images", ("sharpness",)),
 )
+
+
+TOGETHER = "one pass for all / the sum of separate ones"
+TERMS = "gradient_agreement: every term materialised"
+LIGHT = "probes=light / probes=none, whole run"
+"""Lines that are no single probe's."""
 
 
 def _nowhere(name: str, table: pa.Table) -> None:
@@ -181,21 +188,24 @@ def materialised(module: Any, inputs: Tensor, output_grads: Tensor) -> Tensor:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the ledger; return 1 if a limit is missed at full size."""
-    parser = argparse.ArgumentParser(prog="python -m study.bench probes", description=__doc__)
+    parser = Parser(prog="python -m study.bench probes", description=__doc__)
     parser.add_argument(
         "--quick",
         action="store_true",
         help="ResNet-20, 16×16 images, widths 8/16/32, batch 64: whether it runs, in a minute",
     )
-    parser.add_argument("--depth", type=int, default=0, help="default 110, with --quick 20")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--depth", type=whole(0), default=0, help="default 110, with --quick 20")
+    parser.add_argument("--repeats", type=whole(1), default=3)
+    parser.add_argument("--threads", type=whole(1), default=1)
     parser.add_argument("--norms", nargs="+", default=["bn", "none"], choices=["bn", "none"])
     parser.add_argument(
         "--whole", action="store_true", help="probes=light: do every step of both runs (100 steps a norm)"
     )
     parser.add_argument("--only", default="", help="lines whose label contains this")
     given = parser.parse_args(argv)
+    labels = [x.label for x in (*LINES, *MORE_LINES)] + [TOGETHER, TERMS, LIGHT]
+    if not any(given.only in label for label in labels):
+        parser.error(f"--only {given.only}: no line's label contains it")
     torch.set_num_threads(given.threads)
     global CLOCK
     CLOCK = time.process_time if given.threads == 1 else time.perf_counter
@@ -238,12 +248,10 @@ def _ledger(bench: Bench, name: str, given: argparse.Namespace) -> bool:
             add(label, costs(), limit)
 
     add_lines(LINES)
-    add_ratio("one pass for all / the sum of separate ones", lambda: _together(bench, given.repeats), 0.6)
-    add_ratio("gradient_agreement: every term materialised", lambda: bench.cost(bench.materialised, 1))
+    add_ratio(TOGETHER, lambda: _together(bench, given.repeats), 0.6)
+    add_ratio(TERMS, lambda: bench.cost(bench.materialised, 1))
     add_lines(MORE_LINES)
-    add_ratio(
-        "probes=light / probes=none, whole run", lambda: _light(bench, given.repeats, given.whole), 1.05
-    )
+    add_ratio(LIGHT, lambda: _light(bench, given.repeats, given.whole), 1.05)
     print(f"in one pass: {', '.join(ONE_PASS)}")
     return missed
 

@@ -15,7 +15,6 @@ of candidate and full-size network, in decades. The choice uses mismatch and cos
 leads to.
 """
 
-import argparse
 import math
 import statistics
 import time
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from study.arguments import Parser, whole
 from study.config import DataConfig, ModelConfig, NormConfig, RunConfig
 from study.data.batches import EpochBatches
 from study.data.loading import load
@@ -217,12 +217,12 @@ def table(results: Results, full: Setting, costs: dict[Setting, float]) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Measure all settings and print the table."""
-    parser = argparse.ArgumentParser(prog="study.bench scale", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="initial networks per setting and norm")
+    parser = Parser(prog="python -m study.bench scale", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=whole(1), default=10, help="initial networks per setting and norm")
     parser.add_argument(
-        "--full-seeds", type=int, help="the same for the full-size network (default: --seeds)"
+        "--full-seeds", type=whole(1), help="the same for the full-size network (default: --seeds)"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="training steps timed per setting")
+    parser.add_argument("--rounds", type=whole(2), default=5, help="training steps timed per setting")
     parser.add_argument("--root", default="data", help="folder that holds Fashion-MNIST")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)

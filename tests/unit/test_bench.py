@@ -88,3 +88,33 @@ def test_help_lists_all_parts_and_a_mistake_is_one_sentence(called, capsys):
         assert text.startswith("study.bench: ")
         assert len(text.splitlines()) == 1
     assert called == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("norms bn --shape 0 8 4", "'0' is not a whole number ≥ 1"),
+        ("norms bn --repetitions 0", "--repetitions"),
+        ("norms bn --steps -1", "--steps"),
+        ("norms bn --device gpu", "device='gpu' is not one of"),
+        ("norms gn --shape 4 6 4 --repetitions 1", "does not divide the 6 channels"),
+        ("norms bn --shape 1 8 1 --repetitions 1", "one value per channel"),
+        ("probes --repeats 0", "--repeats"),
+        ("probes --threads 0", "--threads"),
+        ("probes --norms ln", "--norms"),
+        ("probes --depth 9 --quick", "model.depth=9 is not possible"),
+        ("probes --only nothing", "no line's label contains it"),
+        ("scale --rounds 1", "--rounds"),
+        ("planning --finished 0", "--finished"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(words, says, capsys):
+    try:
+        code = bench.main(words.split())
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    text = capsys.readouterr().err
+    assert says in text
+    assert text.startswith("study.bench: ")
+    assert len(text.splitlines()) == 1
