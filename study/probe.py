@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from study import pipes
 from study.config import ProbesConfig, RunConfig, stored_config
 from study.errors import ConfigError, StudyError, plain_disk_errors, unknown
+from study.identity import run_id
 from study.paths import RunPaths
 from study.records import read_record, write_table
 from study.status import Status
@@ -133,6 +134,11 @@ def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
         what = "wait for its end" if status is Status.RUNNING else "launch it again to finish it"
         raise StudyError(f"{paths.run_id} is {status}, not finished; {what}")
     run = stored_config(paths.config)
+    if run_id(run) != record.get("run_id"):
+        raise StudyError(
+            f"{paths.config} is not the config of this run as this version of the study makes it (that is "
+            f"{run_id(run)}); nothing was measured"
+        )
     if at == "final" and not paths.weights.exists():
         why = (
             f"{paths.weights} is missing; rerun=true trains it again"

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from study import identity
 from study.compose import compose
 from study.execute import execute, run_paths
 from study.ownership import claim
@@ -152,6 +153,25 @@ def test_a_run_that_is_not_finished_is_not_measured(
     assert said() == ending.format("lost, not finished; launch it again to finish it")
     write_json(copy.record, record | {"status": "failed"})
     assert said() == ending.format("failed, not finished; launch it again to finish it")
+
+
+def test_a_network_that_would_be_another_is_not_measured(
+    finished: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its initial weights, or what it makes of them, are not those of the run."""
+    copy = RunPaths(tmp_path / finished.run_id)
+    shutil.copytree(finished.root, copy.root)
+    text = copy.config.read_text()
+    assert "\nseed: 0\n" in text
+    copy.config.write_text(text.replace("\nseed: 0\n", "\nseed: 1\n"))
+    assert main([str(copy.root), "probes=light"]) == 2
+    edited = capsys.readouterr().err
+    copy.config.write_text(text)
+    monkeypatch.setitem(identity.VERSIONS, "norm.batch", 2)
+    assert main([str(copy.root), "probes=light"]) == 2
+    for error in (edited, capsys.readouterr().err):
+        assert error.startswith(f"study.probe: {copy.config} is not the config of this run")
+        assert len(error.splitlines()) == 1
 
 
 def test_weights_cut_short_are_named(
