@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     print(f"measured: {', '.join(names) or 'nothing'}")
     for name, text in failures:
-        print(f"study.probe: {name} failed:\n{text}", file=sys.stderr)
+        gap = "\n" if "\n" in text else " "  # a traceback, or a sentence
+        print(f"study.probe: {name} failed:{gap}{text}", file=sys.stderr)
     return 1 if failures else 0
 
 

@@ -49,6 +49,7 @@ from torch import Tensor
 from study import registry
 from study.config import RunConfig
 from study.data.base import ImageSet
+from study.errors import StudyError
 from study.models.base import Network
 from study.probes import _schedule
 from study.probes._capture import Capture, Want, instrumented, own_pass
@@ -106,7 +107,7 @@ class ProbeEngine:
     ) -> None:
         """Parse the schedules (ConfigError) and keep references; `network` is the uncompiled one.
 
-        `write` takes each table, `fail` the name, step and traceback of a probe that raised. Without an
+        `write` takes each table, `fail` the name, step and traceback (of a StudyError: the sentence) of one that raised. Without an
         `optimizer`, an update is what SGD's first one would be.
         """
         self.run, self.network, self.image_set, self.device = run, network, image_set, device
@@ -195,16 +196,16 @@ class ProbeEngine:
             try:
                 wants += load(d.name).captures(self.network, self.run.probes)
                 able.append(d)
-            except Exception:
-                self.fail(d.name, capture.step, traceback.format_exc())
+            except Exception as error:
+                self.fail(d.name, capture.step, _told(error))
         return list(dict.fromkeys(wants)), able
 
     def _guarded(self, due: list[Due], capture: Capture, what: Callable[[], None]) -> None:
         """Do the part that all probes share; if it fails, so have all of them."""
         try:
             what()
-        except Exception:
-            capture.error = traceback.format_exc()
+        except Exception as error:
+            capture.error = _told(error)
         if capture.error:
             for d in due:
                 self.fail(d.name, capture.step, capture.error)
@@ -222,8 +223,8 @@ class ProbeEngine:
                 with torch.no_grad():
                     rows = module.measure(capture, replay)
                 table = _table(module.SCHEMA, rows, capture)
-            except Exception:
-                self.fail(d.name, capture.step, traceback.format_exc())
+            except Exception as error:
+                self.fail(d.name, capture.step, _told(error))
                 continue
             finally:
                 replay.restore()
@@ -234,6 +235,11 @@ class ProbeEngine:
         """Factor on the loss in passes of the engine's own: the scaler's, a power of two; 1 without."""
         enabled = self.scaler is not None and self.scaler.is_enabled()
         return float(self.scaler.get_scale()) if enabled and self.scaler is not None else 1.0
+
+
+def _told(error: Exception) -> str:
+    """Return a mistake of the user's as its sentence, anything else as its traceback."""
+    return str(error) if isinstance(error, StudyError) else traceback.format_exc()
 
 
 def _needs_graph(name: str, engine: ProbeEngine) -> bool:

@@ -121,6 +121,19 @@ def test_mistakes_get_one_sentence(
     assert len(error.strip().splitlines()) == 1
 
 
+def test_a_probe_that_cannot_measure_says_so_in_one_sentence(
+    finished: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = ["probes.measure=[gradient_noise,logit_gradients]", "probes.noise_batches=[40]"]
+    assert main([str(finished.root), *noise, "probes.noise_subset=64"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "measured: logit_gradients\n"
+    assert printed.err == (
+        "study.probe: gradient_noise failed: probes.noise_batches: none is below the 40 images there are, "
+        "where batches of two are the smallest\n"
+    )
+
+
 def test_a_full_disk_is_one_sentence(
     finished: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
