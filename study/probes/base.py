@@ -107,8 +107,8 @@ class ProbeEngine:
     ) -> None:
         """Parse the schedules (ConfigError) and keep references; `network` is the uncompiled one.
 
-        `write` takes each table, `fail` the name, step and traceback (of a StudyError: the sentence) of one that raised. Without an
-        `optimizer`, an update is what SGD's first one would be.
+        `write` takes each table, `fail` the name, step and traceback (of a StudyError: the sentence) of a
+        probe that raised. Without an `optimizer`, an update is what SGD's first one would be.
         """
         self.run, self.network, self.image_set, self.device = run, network, image_set, device
         self.write, self.fail = write, fail
