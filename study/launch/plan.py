@@ -17,7 +17,7 @@ from study.launch import cost
 from study.ownership import observed_status, tag
 from study.paths import RunPaths
 from study.records import DamagedRunError, read_record
-from study.status import Status, enough
+from study.status import Outcome, Status, enough
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,19 @@ def _asked_probes(trial: Trial) -> set[str]:
 
 
 def _lacks_probes(trial: Trial) -> bool:
-    """Whether a table is missing that every finished run has; what a divergence shows, most never do."""
+    """Whether a table is missing that the run, finished as it is, would have made."""
     asked = (entry.partition("@") for entry in trial.config.probes.measure)
-    names = {name for name, _, when in asked if when != "divergence"}
+    names = {name for name, _, when in asked if _came(when, trial)}
     return any(not trial.paths.probe(name).exists() for name in names)
+
+
+def _came(when: str, trial: Trial) -> bool:
+    """Whether a finished run was ever at that part of a schedule; "" is a probe's usual one."""
+    diverged = (trial.record or {}).get("outcome") == Outcome.DIVERGED
+    if when in ("divergence", "final"):
+        return when == "final" and not diverged
+    trained = trial.config.epochs > 0
+    return when in ("", "init") or (trained and not (diverged and when == "epoch_end"))
 
 
 def _probes_setting(trial: Trial) -> str:

@@ -168,5 +168,27 @@ def test_a_finished_run_without_the_probes_asked_for_is_pointed_to_study_probe(t
     listed = from_mapping({**asked, "probes": {"measure": ["gradient_tails@init", "channel_pairs"]}})
     told = f"python -m study.probe {paths.root} 'probes.measure=[channel_pairs,gradient_tails]'"
     assert told in make_plan([listed]).summary()
-    rare = from_mapping({**asked, "probes": {"measure": ["logit_gradients@divergence"]}})
-    assert "study.probe" not in make_plan([rare]).summary()
+
+
+@pytest.mark.parametrize(
+    ("when", "epochs", "outcome", "told"),
+    [
+        ("divergence", 3, "trained", False),
+        ("final", 3, "trained", True),
+        ("final", 3, "diverged", False),
+        ("epoch_end", 3, "trained", True),
+        ("epoch_end", 3, "diverged", False),
+        ("epoch_end", 0, "trained", False),
+        ("first:7", 3, "diverged", True),
+        ("first:7", 0, "trained", False),
+        ("init", 0, "trained", True),
+    ],
+)
+def test_probes_that_never_came_due_are_not_missed(tmp_path, when, epochs, outcome, told):
+    asked = {"runs_dir": str(tmp_path), "epochs": epochs, "probes": {"measure": [f"logit_gradients@{when}"]}}
+    config = from_mapping(asked)
+    paths = RunPaths(tmp_path / run_id(config))
+    paths.root.mkdir()
+    record = {"status": "finished", "outcome": outcome, "scientific": scientific(config), "sweeps": []}
+    write_json(paths.record, record)
+    assert ("study.probe" in make_plan([config]).summary()) == told
