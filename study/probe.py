@@ -124,7 +124,7 @@ def _parsed(words: Sequence[str]) -> tuple[RunPaths, ProbesConfig, str]:
 
 
 def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
-    """Return a finished run's config, and the steps and epochs it did."""
+    """Return a finished run's config, and the steps and whole epochs it did (one that diverged not all)."""
     from study.ownership import observed_status
 
     record = read_record(paths)
@@ -147,7 +147,9 @@ def _finished_run(paths: RunPaths, at: str) -> tuple[RunConfig, int, int]:
             else f"{paths.run_id} kept no final weights (keep_weights=false)"
         )
         raise StudyError(f"{why}; only at=init is possible")
-    return run, record.get("steps_done", record.get("steps_total", 0)), run.epochs
+    total = record.get("steps_total", 0)
+    done = record.get("steps_done", total)
+    return run, done, done * run.epochs // total if total else 0
 
 
 def _load_weights(state: "TrainState", paths: RunPaths) -> None:

@@ -60,7 +60,7 @@ from study.probes._state import NetworkState
 COMMON = pa.schema(
     [
         ("step", pa.int64()),  # updates done when measured
-        ("epoch", pa.int32()),  # the epoch it belongs to, from 0; at final the epochs of the run
+        ("epoch", pa.int32()),  # the epoch it belongs to, from 0; at final the epochs done
         ("when", pa.string()),  # the part of the schedule that was due: a moment, "first" or "every"
         ("layer", pa.string()),  # norm-independent name; null where a row is about the whole network
         ("number", pa.int32()),  # the papers' layer number; null for projections and the whole network

@@ -200,6 +200,18 @@ def test_weights_cut_short_are_named(
     assert main([str(copy.root), "probes=light", "at=init"]) == 0
 
 
+def test_a_diverged_run_is_measured_where_it_ended(tmp_path: Path) -> None:
+    run = compose([*COMMON, f"runs_dir={tmp_path}", "epochs=3", "norm=none", "lr=1e5"])
+    record = execute(run)
+    assert record["outcome"] == "diverged"
+    assert record["steps_done"] < 2
+    paths = run_paths(run)
+    for at in ("init", "final"):
+        assert main([str(paths.root), "probes.measure=[logit_gradients,class_gradients]", f"at={at}"]) == 0
+    found = [(r["when"], r["step"], r["epoch"]) for r in rows(paths, "logit_gradients")]
+    assert found == [("init", 0, 0), ("final", record["steps_done"], 0)]
+
+
 def test_without_weights_only_init(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = compose([*COMMON, f"runs_dir={tmp_path}", "keep_weights=false", "seed=1"])
     execute(run)
