@@ -8,9 +8,11 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from study import registry
 from study.config import InitConfig
+from study.errors import StudyError
 from study.models.base import Layer, Network
 from study.norms.base import set_weight
 from study.seeding import generator
@@ -22,7 +24,8 @@ def initialise(network: Network, config: InitConfig, seed: int) -> None:
 
     Layers with a site get the initialisation times `gain` and zero biases; the classifier gets the
     framework's default, whose scale only LSUV's calibration changes later. For an initialisation that
-    calibrates, `gain` waits until after the calibration, which would undo it.
+    calibrates, `gain` waits until after the calibration, which would undo it. Raises StudyError for zeros
+    that a norm of weights would have to divide by their length.
     """
     module = registry.load("study.inits", config.name)
     gain = 1.0 if calibrates(config) else config.gain
@@ -34,6 +37,11 @@ def initialise(network: Network, config: InitConfig, seed: int) -> None:
         weight = torch.empty_like(weight_of(layer.module))
         module.fill(weight, random)
         set_weight(layer.module, weight * gain if gain != 1.0 else weight)
+        if parametrize.is_parametrized(layer.module) and not weight_of(layer.module).isfinite().all():
+            raise StudyError(
+                f"init={config.name} leaves an output of layer '{layer.name}' no weight but 0, and its norm "
+                "has no direction to give it; use another initialisation, or norm=none"
+            )
         bias = layer.module.bias
         if isinstance(bias, Tensor):
             bias.zero_()

@@ -256,7 +256,7 @@ def test_a_loss_scale_is_divided_out_in_single_precision() -> None:
 
 def test_one_class_has_the_whole_gradient() -> None:
     """Of a network with a single logit, whose loss and gradients are 0."""
-    names = ("class_gradients", "logit_gradients", "gradient_noise")
+    names = ("class_gradients", "logit_gradients", "gradient_noise", "sharpness")
     probes = dataclasses.replace(probing.everywhere(), measure=tuple(f"{n}@init" for n in names))
     sets, trace = probing.image_set(), probing.Trace()
     sets = dataclasses.replace(
@@ -271,6 +271,7 @@ def test_one_class_has_the_whole_gradient() -> None:
         (by, 0, probing.BATCH) for by in ("logit", "label")
     ]
     assert {(r["kernel_norm"], r["nonfinite"]) for r in rows} == {(0.0, 0)}
+    assert [r["eigenvalue"] for r in trace.rows("sharpness")] == [0.0]
 
 
 def test_a_subset_of_one_smallest_batch_tells_nothing_of_noise() -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from study import registry
+from study import naming, registry
 from study.config import InitConfig, ModelConfig, NormConfig, RunConfig
+from study.errors import StudyError
 from study.inits import zero_or_large
 from study.models.base import build_network
 from study.seeding import generator
@@ -93,6 +94,19 @@ def test_zero_or_large_takes_three_values():
 def test_generator_decides_everything(name):
     assert torch.equal(draw(name, SHAPES[0]), draw(name, SHAPES[0]))
     assert not torch.equal(draw(name, SHAPES[0]), draw(name, SHAPES[0], seed=1))
+
+
+def test_weights_without_direction_are_refused_where_a_norm_needs_one():
+    """Of nine weights, each 0 with probability 0.9, all are in 39 of 100 outputs: w/‖w‖ is 0/0 there."""
+    init, model = InitConfig("zero_or_large"), ModelConfig(depth=8)
+    for norm in ("ws", "bn", "none"):
+        network = build_network(RunConfig(model=model, norm=naming.norms()[norm], init=init), (1, 8, 8), 10)
+        assert network(torch.ones(4, 1, 8, 8)).isfinite().all()
+    run = RunConfig(model=model, norm=naming.norms()["wn"], init=init)
+    with pytest.raises(
+        StudyError, match="init=zero_or_large leaves an output of layer 'stem' no weight but 0"
+    ):
+        build_network(run, (1, 8, 8), 10)
 
 
 @pytest.mark.parametrize("model", [ModelConfig(depth=8), ModelConfig(name="mlp", depth=3, widths=(9,))])
