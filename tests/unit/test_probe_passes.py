@@ -129,7 +129,7 @@ def test_passes_declared_are_passes_made(name: str) -> None:
 def test_memory_stays_flat(chosen: tuple[str, ...]) -> None:
     """Over 200 probed steps: bytes of live tensors, blocks of Python's objects, bytes of the process.
 
-    One layer's activations kept in every step would be 150·64 KiB.
+    One layer's activations kept in every step would be 150·64 KiB, 9.4 MiB.
     """
     measure = tuple(f"{n}@every:1" for n in chosen)
     run = probing.config("mlp", probes=ProbesConfig(measure=measure, **{**SMALL, "noise_images": 0}))
@@ -154,7 +154,7 @@ def test_memory_stays_flat(chosen: tuple[str, ...]) -> None:
     tensors, objects, process = zip(*found, strict=True)
     assert tensors == tensors[:1] * 4
     assert objects[-1] - objects[0] < 150
-    assert min(process[2:]) - process[0] < 5 << 20
+    assert min(process[2:]) - process[0] < 8 << 20  # the allocator keeps some megabytes
 
 
 def tensor_bytes() -> int:
