@@ -136,7 +136,7 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str], *, mar
         Line2D([], [], color="#444444", linestyle=line, marker=marker if markers else "", label=n)
         for n, (line, marker) in norm_styles(norms).items()
     ]
-    figure.legend(
+    above = figure.legend(
         handles=colours,
         title="learning rate",
         loc="upper left",
@@ -145,7 +145,7 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str], *, mar
     )
     if not styles:
         return
-    figure.legend(
+    beside = figure.legend(
         handles=styles,
         title="norm",
         loc="upper right",
@@ -153,6 +153,11 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str], *, mar
         ncols=min(5, len(styles)),
         handlelength=3.2,
     )
+    figure.draw_without_rendering()
+    first = above.get_window_extent()
+    if first.x1 > beside.get_window_extent().x0:  # no room beside each other
+        beside.set_loc("upper left")
+        beside.set_bbox_to_anchor((0.06, first.y0 / figure.bbox.height), figure.transFigure)
 
 
 def log_axis(

@@ -16,27 +16,29 @@ from analysis.load import Frames, LoadError, load
 from study import pipes
 
 
-def wanted(results: Iterable[Result], frames: Frames) -> dict[str, int]:
-    """Return how many seeds per cell each sweep should have, for the claims that more seeds may decide.
+def wanted(results: Iterable[Result], frames: Frames) -> dict[tuple[str, str], int]:
+    """Return how many seeds per cell each (sweep, scale) should have for claims that more seeds may decide.
 
     Of a claim's sweeps, those that its runs belong to: another may make such runs at another setting.
     """
     of_run = frames.runs.set_index(frames.runs["run_id"].astype("str"))["sweeps"]
-    found: dict[str, int] = {}
+    found: dict[tuple[str, str], int] = {}
     for result in results:
         if result.seeds_to_add_up_to:
             mine = {name for run in result.run_ids for name in json.loads(of_run[run])}
-            for name in [s for s in result.claim.sweep if s in mine] or result.claim.sweep:
-                found[name] = max(found.get(name, 0), result.seeds_to_add_up_to)
+            for name in (s for s in result.claim.sweep if s in mine):
+                key = (name, result.scale)
+                found[key] = max(found.get(key, 0), result.seeds_to_add_up_to)
     return found
 
 
-def commands(seeds: dict[str, int], runs: Path) -> list[str]:
-    """Return one command for each number of seeds."""
+def commands(seeds: dict[tuple[str, str], int], runs: Path) -> list[str]:
+    """Return one command for each number of seeds and scale."""
     found = []
-    for n in sorted(set(seeds.values())):
-        names = [name for name, k in seeds.items() if k == n]
+    for n, scale in sorted({(k, scale) for (_, scale), k in seeds.items()}):
+        names = [name for (name, at), k in seeds.items() if k == n and at == scale]
         words = ["python", "-m", "study.parts", "run", *names, f"seed=range(0,{n})", f"runs_dir={runs}"]
+        words += [f"scale={scale}"] if scale not in ("", "laptop") else []
         found.append(shlex.join(words))
     return found
 

@@ -10,9 +10,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 from study.config import SITE_KINDS, NormConfig, norm_from_mapping
+from study.errors import ConfigError
 
 NORMS = Path(__file__).resolve().parent.parent / "conf" / "norm"
 
@@ -62,8 +64,11 @@ def forget() -> None:
 
 def read(path: Path) -> NormConfig:
     """Return the norm of one yaml, under the file's name; raises ConfigError as for any config."""
-    values: Any = OmegaConf.to_container(OmegaConf.load(path))
-    return norm_from_mapping(values | {"name": path.stem})
+    try:
+        values: Any = OmegaConf.to_container(OmegaConf.load(path))
+        return norm_from_mapping(values | {"name": path.stem})
+    except (ConfigError, yaml.YAMLError, TypeError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _switches(config: NormConfig) -> dict[str, Any]:

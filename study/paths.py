@@ -94,10 +94,18 @@ def run_dirs(runs_dir: Path) -> list[RunPaths]:
     if not runs_dir.is_dir():
         return []
     with os.scandir(runs_dir) as entries:  # a tenth of pathlib's time: there may be thousands
-        names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        names = sorted(e.name for e in entries if not e.name.startswith(".") and _is_dir(e))
     parent = os.fspath(runs_dir)
     wanted = [n for n in names if any(os.path.exists(os.path.join(parent, n, f)) for f in _MARKS)]
     return [RunPaths(runs_dir / n) for n in wanted]
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder; what cannot be followed, as a link to itself, is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 _MARKS = (RunPaths(Path()).record.name, RunPaths(Path()).config.name)

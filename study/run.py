@@ -17,7 +17,6 @@ def main() -> None:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from study import compose
     from study.errors import StudyError
 
     with contextlib.suppress(ValueError):  # only a main thread may
@@ -27,12 +26,16 @@ def main() -> None:
     # argparse takes positional words only in one piece; people put -m anywhere
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: "=" in word and not word.startswith("-"))
     try:
+        from study import compose  # reads conf/norm, where a file may be wrong
+
         parser = get_args_parser()
         parser.error = _mistake  # type: ignore[method-assign]  # argparse would print its usage
         args = parser.parse_args()
         if args.config_path or args.config_name or args.config_dir:
             raise StudyError("settings are read from conf/ only; add a yaml there instead")
         compose.check(args.overrides, multirun=args.multirun or args.help)
+        if args.multirun and args.cfg:
+            raise StudyError("--cfg shows one run's settings: leave out -m")
         _register_help()
         _hydra_main()
     except (StudyError, HydraException, OmegaConfBaseException) as error:

@@ -71,7 +71,8 @@ def read_sweep(path: Path) -> Sweep:
         if key not in KEYS:
             raise unknown(f"entry of {path}", key, KEYS)
     if content.get("method") != "grid":
-        raise ConfigError(f"{path}: method={content.get('method')!r}; only 'grid' is supported")
+        given = f"method={content['method']!r}" if "method" in content else "it has no method"
+        raise ConfigError(f"{path}: {given}; `method: grid` is what is supported")
     command = content.get("command", [*COMMAND])
     if not isinstance(command, list) or tuple(command)[-len(COMMAND) :] != COMMAND:
         raise ConfigError(f"{path}: command must end in: {' '.join(COMMAND)}")

@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from analysis import select, stats, style
 from analysis.figures import _counts, few_norms
@@ -46,6 +47,7 @@ def draw(frames: Frames) -> style.Drawing:
                 _cell(axes, cell, colours[lr], styles[norm][0], n_diverged)
             axes.set(title=label, xlabel="epoch")
             style.percent(axes)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             _guessing(axes, table)
         panels[0].set_ylabel("images classified correctly")
         style.legends(figure, table["lr"], table["norm"])

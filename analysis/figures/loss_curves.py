@@ -61,7 +61,7 @@ def draw(frames: Frames) -> style.Drawing:
                     end = run[np.isfinite(run["loss"])].tail(1)
                     last = end["loss"].clip(upper=TOP)
                     axes.scatter(end["step"], last, marker="x", s=34, color=colours[lr], zorder=5)
-            among = data["loss"].where(data["loss"] < TOP)
+            among = data["loss"].where(np.isfinite(data["loss"])).clip(upper=TOP)
             style.log_axis(axes, "y", mine["loss"], among=among, narrow=columns > 2)
             axes.set_title(norm, fontsize=8 if many else None)
         if (data["loss"][np.isfinite(data["loss"])] > TOP).any():

@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from analysis import claims, export, select
 from analysis.load import Frames
 from analysis.page import trials
@@ -43,6 +45,15 @@ def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page
         tables=exported,
         trial_columns=trials.COLUMNS,
         trials=trials.trials(table),
-        problems=[tuple(map(str, row)) for row in frames.problems.itertuples(index=False)],
+        problems=_problems(frames.problems),
         provenance=list(provenance(table, command)),
     )
+
+
+def _problems(problems: pd.DataFrame) -> list[tuple[str, ...]]:
+    """What was left out, run by run; a probe's table that many runs lack is one row."""
+    lacks = problems["kind"] == "probe"
+    common = problems[lacks & problems.duplicated(["kind", "problem"], keep=False)]
+    rows = [tuple(map(str, row)) for row in problems.drop(common.index).itertuples(index=False)]
+    counts = common.groupby("problem", sort=False).size()
+    return rows + [(f"{n} runs", "probe", str(text), "") for text, n in counts.items()]

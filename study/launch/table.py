@@ -222,8 +222,8 @@ class _Console(Console):
 
 def console() -> Console:
     """Return the console of the standard output; into a file or a pipe, tables are not cut to 80 columns."""
-    made = _Console()
-    return made if made.is_terminal else _Console(width=200)
+    made = _Console(markup=False)  # names of norms and folders may hold brackets
+    return made if made.is_terminal else _Console(width=200, markup=False)
 
 
 def label(config: RunConfig, names: Sequence[str]) -> str:

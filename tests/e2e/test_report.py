@@ -16,7 +16,7 @@ import pytest
 import scipy
 import seaborn
 
-from analysis import report, select, stats
+from analysis import page, report, select, stats
 from analysis.load import load
 from tests import factory
 
@@ -414,3 +414,15 @@ def test_spoilt_running_statistics_are_marked(tmp_path):
     assert "running statistics met a batch with non-finite values (stem at step 16)" in text
     factory.grid_runs(tmp_path / "sound", {("bn", 0.1): "trained"})
     assert load([tmp_path / "sound"]).runs["poisoned"].tolist() == [False]
+
+
+def test_a_probe_that_many_runs_lack_is_one_line():
+    rows = [(run, "probe", "it has no table of probe gradient_tails", "") for run in ("a", "b")]
+    rows += [("a", "probe", "it has no table of probe channel_pairs", ""), ("b", "damaged", "run.json", "x")]
+    table = pd.DataFrame(rows, columns=["run_id", "kind", "problem", "path"])
+    assert sorted(page._problems(table)) == [
+        ("2 runs", "probe", "it has no table of probe gradient_tails", ""),
+        ("a", "probe", "it has no table of probe channel_pairs", ""),
+        ("b", "damaged", "run.json", "x"),
+    ]
+    assert page._problems(table.iloc[:0]) == []

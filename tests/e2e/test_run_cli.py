@@ -60,6 +60,7 @@ def test_a_grid_then_nothing_left_to_do(tmp_path):
         (["norm=none", "norm.center=false"], "norm.center"),
         (["--foo"], "--foo"),
         (["device=cuda:99"], "cuda:99"),
+        (["-m", "lr=0.1,0.01", "--cfg", "job"], "leave out -m"),
         (["batch_size=100000"], "only 160 training images"),
     ],
 )

@@ -223,7 +223,7 @@ def test_what_is_undecided_is_told_as_the_commands_that_add_seeds(tmp_path, caps
     """Bare networks diverge at 0.1 half the time: seven seeds leave that open, so fourteen are asked for."""
     half = ["trained", "diverged"] * 4
     fates = {("bn", 0.1): ["trained"] * 7, ("none", 0.1): half[:7], ("none", 0.0001): ["trained"] * 7}
-    factory.grid_runs(tmp_path, fates, epochs=2)
+    factory.grid_runs(tmp_path, fates, epochs=2, sweeps=("fig01",))
     assert undecided.main(["--runs", str(tmp_path)]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     words = shlex.split(line)
@@ -231,21 +231,25 @@ def test_what_is_undecided_is_told_as_the_commands_that_add_seeds(tmp_path, caps
     assert words[-2:] == ["seed=range(0,14)", f"runs_dir={tmp_path}"]
     assert "fig01" in words[4:-2]
     assert set(words[4:-2]) <= {part.name for part in parts.PARTS}
-    assert undecided.commands({"a": 14, "b": 22, "c": 14}, Path("r")) == [
+    seeds = {("a", "laptop"): 14, ("b", "laptop"): 22, ("c", "laptop"): 14, ("a", "smoke"): 14}
+    assert undecided.commands(seeds, Path("r")) == [
         "python -m study.parts run a c 'seed=range(0,14)' runs_dir=r",
+        "python -m study.parts run a 'seed=range(0,14)' runs_dir=r scale=smoke",
         "python -m study.parts run b 'seed=range(0,22)' runs_dir=r",
     ]
 
 
 def test_seeds_are_added_to_the_sweep_whose_runs_they_join(tmp_path):
-    """The claim's runs may be made by two sweeps, at settings of their own."""
+    """The claim's runs may be made by two sweeps, each at a setting and scale of its own."""
     factory.grid_runs(tmp_path, {("bn", 0.1): ["trained"] * 3}, sweeps=("second", "other"))
     frames = load([tmp_path])
     claim = replace(rates.CLAIMS[0], sweep=("first", "second"))
     runs = tuple(frames.runs["run_id"].astype("str"))
-    result = Result(claim, Verdict.UNDETERMINED, None, (3, 3), 7, 0.1, "", runs, "", seeds_to_add_up_to=7)
-    assert undecided.wanted([result], frames) == {"second": 7}
-    assert undecided.wanted([replace(result, run_ids=())], frames) == {"first": 7, "second": 7}
+    result = Result(
+        claim, Verdict.UNDETERMINED, None, (3, 3), 7, 0.1, "smoke", runs, "", seeds_to_add_up_to=7
+    )
+    assert undecided.wanted([result], frames) == {("second", "smoke"): 7}
+    assert undecided.wanted([replace(result, run_ids=())], frames) == {}, "no part is begun"
     assert undecided.wanted([replace(result, seeds_to_add_up_to=0)], frames) == {}
 
 

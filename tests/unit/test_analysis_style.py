@@ -122,3 +122,16 @@ def test_a_stretch_with_one_non_finite_loss_is_not_averaged_away(tmp_path):
 )
 def test_rates_are_written_as_in_papers(rate, label):
     assert style.rate_label(rate) == label
+
+
+@pytest.mark.parametrize(
+    ("rates", "norms"),
+    [((0.1, 0.003), ("bn", "none")), ((0.1, 0.03, 0.003, 1e-4), ("bn", "ln", "gn", "none"))],
+)
+def test_legends_never_lie_on_each_other(rates, norms):
+    figure, _ = plt.subplots(figsize=(7, 3.4))
+    style.legends(figure, rates, norms)
+    figure.draw_without_rendering()
+    first, second = (legend.get_window_extent() for legend in figure.legends)
+    assert not first.overlaps(second)
+    plt.close(figure)

@@ -1,6 +1,7 @@
 """A norm's name follows from its switches."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from study import naming
 from study.config import NormConfig, RunConfig, from_mapping, with_values
+from study.errors import ConfigError
 from study.identity import run_id
 
 
@@ -70,3 +72,12 @@ def test_yamls_have_switches_of_their_own():
 def test_needs_no_torch():
     code = "import sys; from study import naming; naming.norms(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["centre: false\n", "center: [\n", "- bn\n", "family: 3\n"])
+def test_a_wrong_yaml_is_named(tmp_path, text):
+    file = tmp_path / "odd.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(str(file))) as refusal:
+        naming.read(file)
+    assert "\n" not in str(refusal.value)

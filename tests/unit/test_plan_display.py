@@ -150,3 +150,9 @@ def test_a_trial_left_to_another_process_is_told_once(tmp_path):
     for _ in range(2):
         display.line(trials[0]).share("process 7 on there")
     assert screen.getvalue().count("left to process 7 on there: seed=0") == 1
+
+
+def test_brackets_in_names_are_no_markup(capsys):
+    """As in norm=bn[gamma=false], or a folder called my[/b]runs."""
+    table.console().print("bn[gamma=false] my[/b]runs", highlight=False)
+    assert capsys.readouterr().out.strip() == "bn[gamma=false] my[/b]runs"

@@ -67,7 +67,7 @@ def test_the_printed_command_is_the_same_grid(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("method: bayes\nparameters: {lr: {value: 1}}", "only 'grid'"),
+        ("method: bayes\nparameters: {lr: {value: 1}}", "method: grid"),
         ("method: grid", "parameters"),
         ("method: grid\nparameters: {lr: {min: 0, max: 1}}", "value and values"),
         ("method: grid\nparameters: {lr: {values: []}}", "must be a list"),

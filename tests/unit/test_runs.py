@@ -352,3 +352,10 @@ def test_the_advice_on_a_claim_of_an_unseen_machine_is_right(folder, capsys):
 def test_importing_runs_needs_no_torch():
     code = "import sys, study.runs, study.sweep, study.launch.local; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_link_to_itself_is_no_run(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert [p.root.name for p in run_dirs(tmp_path)] == ["run"]
