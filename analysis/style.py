@@ -153,7 +153,6 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str], *, mar
         ncols=min(5, len(styles)),
         handlelength=3.2,
     )
-    figure.draw_without_rendering()
     first = above.get_window_extent()
     if first.x1 > beside.get_window_extent().x0:  # no room beside each other
         beside.set_loc("upper left")

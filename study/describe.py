@@ -1,4 +1,4 @@
-"""What every setting means, its range and its choices, read from study/config.py and conf/, for --help."""
+"""What every setting means, its range and its choices, read from study/config.py itself, for --help."""
 
 import ast
 import dataclasses
@@ -8,11 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from study import config, registry
-
-CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +29,11 @@ class Setting:
 def settings() -> dict[str, Setting]:
     """All settings by dotted name, in the order of the dataclasses."""
     return {s.name: s for s in _walk(config.RunConfig(), "", True)}
+
+
+def values(run: config.RunConfig) -> dict[str, Any]:
+    """What a run has of each setting, by dotted name."""
+    return {s.name: s.default for s in _walk(run, "", True)}
 
 
 def _walk(instance: Any, prefix: str, scientific: bool) -> Iterator[Setting]:
@@ -76,9 +77,13 @@ def help_text() -> str:
 
     The value is what holds where nothing is said: that of the default scale.
     """
-    scale, by_scale = scales()
+    from study.compose import CONF, compose  # which imports this module
+
+    shown = values(compose())
+    by_scale = {p.stem: values(compose([f"scale={p.stem}"])) for p in sorted((CONF / "scale").glob("*.yaml"))}
     lines = [
-        f"Shown are the values that hold where nothing else is said: those of scale={scale}, the default.",
+        f"Shown are the values that hold where nothing else is said: those of scale={shown['scale']}, the "
+        "default.",
         "Where scales differ the setting says so; an experiment may set more; the command line beats all.",
         "",
     ]
@@ -89,45 +94,13 @@ def help_text() -> str:
         lines += [title, ""]
         for s in settings().values():
             if s.scientific is wanted:
-                own = {name: values[s.name] for name, values in by_scale.items() if s.name in values}
                 allowed = f" [{s.allowed}]" if s.allowed else ""
-                lines += [f"  {s.name}={_shown(own.get(scale, s.default))}{allowed}", f"      {s.doc}"]
-                if set(own.values()) - {s.default}:
-                    told = ", ".join(f"{name} {_shown(value)}" for name, value in own.items())
-                    rest = "" if len(own) == len(by_scale) else f", else {_shown(s.default)}"
-                    lines.append(f"      By scale: {told}{rest}.")
+                lines += [f"  {s.name}={_shown(shown[s.name])}{allowed}", f"      {s.doc}"]
+                if len({v[s.name] for v in by_scale.values()}) > 1:
+                    told = ", ".join(f"{name} {_shown(v[s.name])}" for name, v in by_scale.items())
+                    lines.append(f"      By scale: {told}.")
         lines.append("")
     return "\n".join(lines)
-
-
-def scales() -> tuple[str, dict[str, dict[str, Any]]]:
-    """Return the default scale, and what each scale sets: {scale: {dotted name: value}}."""
-    listed = OmegaConf.load(CONF / "config.yaml").defaults
-    default = next(str(x.scale) for x in listed if OmegaConf.is_dict(x) and "scale" in x)
-    return default, {
-        file.stem: {"scale": file.stem, **_values(OmegaConf.to_container(OmegaConf.load(file)))}
-        for file in sorted((CONF / "scale").glob("*.yaml"))
-    }
-
-
-def _values(content: Any) -> dict[str, Any]:
-    """Return what a file of conf/scale sets, the choices that it takes included."""
-    found: dict[str, Any] = {}
-    for entry in content.pop("defaults", []):
-        for key, choice in entry.items():
-            group = key.removeprefix("override /")
-            found |= _flat({group: OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"))})
-    return found | _flat(content)
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = tuple(value) if isinstance(value, list) else value
-    return found
 
 
 def launcher_help(folder: Path) -> str:

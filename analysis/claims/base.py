@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 from analysis import select
 from analysis.claims.rules import Evidence, significant
 from analysis.load import Frames
-from study.config import RunConfig
+from study import describe
 
 ALPHA = 0.05
 """Family-wise error of one explanation (one module or package of this folder): the chance that any of its
@@ -262,13 +262,9 @@ def has(scientific: str, wanted: Iterable[tuple[str, Any]]) -> bool:
     return all((fields[name] if name in fields else default(name)) == value for name, value in wanted)
 
 
-@cache
 def default(name: str) -> Any:
-    """The study's default of a scientific field; AttributeError if there is no such field."""
-    value: Any = RunConfig()
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
+    """The study's default of a scientific field; KeyError if there is no such field."""
+    return describe.settings()[name].default
 
 
 def _to_the_end(table: pd.DataFrame) -> "pd.Series[bool]":

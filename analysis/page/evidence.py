@@ -9,6 +9,7 @@ from analysis.page.values import MISSING, Sheet
 from analysis.tidy import each
 
 PERCENT = ("share", "accuracy")
+"""Units of claims whose estimates and values are shown in percent."""
 
 
 def measured(result: claims.Result) -> Sheet | None:
@@ -32,13 +33,13 @@ def effect(result: claims.Result) -> str:
     a, b = (np.asarray(v, float) for v in values if v is not None)
     first, second = (str(cell) for cell in claim.cells)
     if not claim.paired:
-        return f"Cliff's δ = {_plain(stats.cliffs_delta(a, b))} ({first} over {second}; 1: all above all)"
+        return f"Cliff's δ = {plain(stats.cliffs_delta(a, b))} ({first} over {second}; 1: all above all)"
     with np.errstate(invalid="ignore"):
         above = int((a > b).sum())
     text = f"{first} above {second} in {above} of {len(a)} pairs"
     if np.isfinite([a, b]).all() and np.isfinite(spread := stats.standardised_paired(a, b)):
         logs = " of logarithms" if claim.unit == "times" else ""
-        text += f"; paired difference{logs} over its standard deviation: {_plain(spread)}"
+        text += f"; paired difference{logs} over its standard deviation: {plain(spread)}"
     return text
 
 
@@ -92,12 +93,13 @@ def _shown(claim: claims.Claim, value: float) -> str:
     if claim.unit in PERCENT:
         return f"{100 * value:.1f}%".replace("-", "−")
     with np.errstate(over="ignore"):
-        return _plain(float(np.power(10.0, value)) if claim.unit == "times" else value)
+        return plain(float(np.power(10.0, value)) if claim.unit == "times" else value)
 
 
 def _end(rate: float) -> str:
     return MISSING if pd.isna(rate) else f"{rate:.3g}"
 
 
-def _plain(value: float) -> str:
+def plain(value: float) -> str:
+    """A number with three digits."""
     return f"{value:.3g}".replace("-", "−").replace("inf", "∞")

@@ -15,9 +15,6 @@ from analysis.page.values import MISSING, Link, Section, Sheet, Verdict
 from analysis.tables import Table
 from analysis.tidy import groups
 
-PERCENT_UNITS = ("share", "accuracy")
-"""Units of an estimate that is shown in percentage points."""
-
 
 def verdicts(
     frames: Frames,
@@ -139,8 +136,8 @@ def _estimate(result: claims.Result) -> tuple[str, str]:
     found = result.evidence
     if found is None or math.isnan(found.estimate):
         return MISSING, MISSING
-    percent = result.claim.unit in PERCENT_UNITS
-    show = _points if percent else _plain
+    percent = result.claim.unit in evidence.PERCENT
+    show = _points if percent else evidence.plain
     estimate = f"{show(found.estimate)} points" if percent else f"{show(found.estimate)} {result.claim.unit}"
     if math.isnan(found.low) and math.isnan(found.high):
         return estimate.strip(), MISSING
@@ -149,10 +146,6 @@ def _estimate(result: claims.Result) -> tuple[str, str]:
 
 def _points(share: float) -> str:
     return f"{100 * share:+.1f}".replace("-", "−")
-
-
-def _plain(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−").replace("inf", "∞")
 
 
 def _figures(claim: claims.Claim, drawn: Drawn, prefix: str, *, apart: bool = False) -> list[Link]:

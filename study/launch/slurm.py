@@ -39,6 +39,11 @@ FLAGS = {
 """Options that are flags of sbatch, under submitit's names."""
 
 
+ALWAYS_SET = ("JOB_NAME", "TIMELIMIT", "SIGNAL", "REQUEUE", "NO_REQUEUE", "ARRAY_INX", "OUTPUT", "ERROR",
+              "OPEN_MODE", "WAIT")  # fmt: skip
+"""What the launcher decides itself, as sbatch's variables call it."""
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of hydra/launcher=slurm; conf/hydra/launcher/slurm.yaml says what each is."""
@@ -248,8 +253,7 @@ def clean_environment(options: Options) -> Iterator[None]:
         f"SBATCH_{theirs.upper()}" for ours, theirs in FLAGS.items() if getattr(options, ours) is not None
     }
     given |= {"SBATCH_MEM_PER_NODE"} if options.mem else set()
-    given |= {"SBATCH_JOB_NAME", "SBATCH_TIMELIMIT", "SBATCH_SIGNAL", "SBATCH_REQUEUE", "SBATCH_NO_REQUEUE"}
-    given |= {"SBATCH_ARRAY_INX", "SBATCH_OUTPUT", "SBATCH_ERROR", "SBATCH_OPEN_MODE", "SBATCH_WAIT"}
+    given |= {f"SBATCH_{name}" for name in ALWAYS_SET}
     given |= {f"SBATCH_{n.upper().replace('-', '_')}" for n in options.flags}
     inside = "SLURM_JOB_ID" in os.environ
     hidden = {

@@ -30,7 +30,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return y, of x's shape; raises StudyError where an image's layer is a single value."""
-        require_several(x[0].numel(), self.site, REMEDY, per="image")
+        require_several(x.shape[1:].numel(), self.site, REMEDY, per="image")
         if self.center:
             return F.group_norm(x, 1, self.weight, self.bias, self.eps)
         # In memory an image is one stretch of numbers, so to the fused kernels it can be a channel.

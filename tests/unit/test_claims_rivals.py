@@ -172,6 +172,6 @@ def test_a_condition_at_its_default_is_met_by_runs_that_do_not_state_it():
     assert has("{}", [SMALL])
     assert has('{"batch_size": 512}', [LARGE])
     assert not has("{}", [LARGE])
-    with pytest.raises(AttributeError):
+    with pytest.raises(KeyError):
         has("{}", [("no_such_field", 1)])
     assert all(default(name) == value for name, value in PLAIN.items())
