@@ -60,7 +60,7 @@ class _Steps:
         return self.state.step >= self.steps
 
 
-def bench_step(repetitions: int = 10, steps: int = 8, settings: Sequence[str] = LAPTOP) -> bool:
+def bench_step(repetitions: int = 50, steps: int = 8, settings: Sequence[str] = LAPTOP) -> bool:
     """(a) A training step of the harness against a bare loop over the same model, data and optimiser.
 
     Without checkpoints: there is one every `checkpoint_seconds`, however long a step takes.

@@ -136,7 +136,8 @@ def test_arrays_are_cut_as_the_cluster_says_and_written_down(tmp_path, monkeypat
 def test_the_environment_of_an_allocation_is_hidden_and_comes_back(monkeypatch):
     inside = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SRUN_DEBUG": "1", "CUDA_VISIBLE_DEVICES": "3"}
     defaults = {"SBATCH_PARTITION": "mine", "SBATCH_ACCOUNT": "ours", "SLURM_CONF": "/etc/x", "STUDY": "1"}
-    ours = {"SBATCH_ARRAY_INX": "0-9", "SBATCH_OUTPUT": "x", "SBATCH_WAIT": "1", "SBATCH_TIMELIMIT": "1"}
+    names = "JOB_NAME TIMELIMIT SIGNAL REQUEUE NO_REQUEUE ARRAY_INX OUTPUT ERROR OPEN_MODE WAIT"
+    ours = {f"SBATCH_{name}": "1" for name in names.split()}
     for name, value in {**inside, **defaults, **ours}.items():
         monkeypatch.setenv(name, value)
     with slurm.clean_environment(slurm.options(partition="gpu")):
