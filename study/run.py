@@ -36,7 +36,7 @@ def main() -> None:
         compose.check(args.overrides, multirun=args.multirun or args.help)
         if args.multirun and args.cfg:
             raise StudyError("--cfg shows one run's settings: leave out -m")
-        _register_help()
+        _register_help(args.help)
         _hydra_main()
     except (StudyError, HydraException, OmegaConfBaseException) as error:
         if wanted_traceback:
@@ -85,13 +85,15 @@ def _one(_: Any) -> None:
         sys.exit(2)
 
 
-def _register_help() -> None:
+def _register_help(wanted: bool) -> None:
+    """Register what conf/hydra/help asks for. Hydra resolves it at every composition, asked for help or not."""
     from omegaconf import OmegaConf
 
     from study.compose import CONF, choices
     from study.describe import help_text, launcher_help
 
-    OmegaConf.register_new_resolver("study_settings", help_text, replace=True)
+    settings = help_text() if wanted else ""  # before it is registered: it composes
+    OmegaConf.register_new_resolver("study_settings", lambda: settings, replace=True)
     folder = CONF / "hydra" / "launcher"
     OmegaConf.register_new_resolver("study_launcher_options", lambda: launcher_help(folder), replace=True)
     OmegaConf.register_new_resolver(
