@@ -86,7 +86,7 @@ def _one(_: Any) -> None:
 
 
 def _register_help(wanted: bool) -> None:
-    """Register what conf/hydra/help asks for. Hydra resolves it at every composition, asked for help or not."""
+    """Register what conf/hydra/help asks for. Hydra resolves it in every composition, asked for or not."""
     from omegaconf import OmegaConf
 
     from study.compose import CONF, choices

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from study import trackers
 from study.arguments import counted
 from study.config import RunConfig
 from study.errors import ConfigError
@@ -103,6 +104,12 @@ class Plan:
                 f"{len(unmeasured)} finished without the probes asked for; to measure them now: "
                 f"python -m study.probe {first.paths.root} {_probes_setting(first)}"
             )
+        unsent = [t for t in self.trials if t.done and _was_not_mirrored(t)]
+        if unsent:
+            lines.append(
+                f"{len(unsent)} finished without W&B and not sent to it by this; finished runs go up with: "
+                "python -m study.sweep sync sweeps/NAME.yaml"
+            )
         added = [t for t in todo if t.config.rerun and _has_other_probes(t)]
         if added:
             lines.append(
@@ -181,6 +188,12 @@ def _lacks_probes(trial: Trial) -> bool:
     asked = (entry.partition("@") for entry in trial.config.probes.measure)
     names = {name for name, _, when in asked if _came(when, trial)}
     return any(not trial.paths.probe(name).exists() for name in names)
+
+
+def _was_not_mirrored(trial: Trial) -> bool:
+    """Whether W&B was asked for and never had the run; what an agent asks for is replayed into its own."""
+    asked = trackers.wanted(trial.config) and trackers.agent_run() is None
+    return asked and not (trial.record or {}).get("wandb_id")
 
 
 def _came(when: str, trial: Trial) -> bool:

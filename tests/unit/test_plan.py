@@ -153,6 +153,19 @@ def test_a_rerun_is_as_far_as_the_repetition_and_says_what_it_drops(tmp_path):
     assert "drops" not in make_plan([with_values(run, {"rerun": False})]).summary()
 
 
+def test_runs_that_finished_without_wandb_are_pointed_to_sync(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    mirrored, unsent, waiting = (config(tmp_path, seed=i, **{"tracker.name": "wandb"}) for i in range(3))
+    stored(mirrored, wandb_id="0123456789-89abcdef")
+    stored(unsent, wandb_id=None)
+    summary = make_plan([mirrored, unsent, waiting]).summary()
+    assert "1 finished without W&B" in summary
+    assert "python -m study.sweep sync" in summary
+    assert "W&B" not in make_plan([with_values(unsent, {"tracker.name": "none"})]).summary()
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert "W&B" not in make_plan([unsent]).summary()
+
+
 def test_a_finished_run_without_the_probes_asked_for_is_pointed_to_study_probe(tmp_path):
     asked = {"data": {"name": "synthetic"}, "runs_dir": str(tmp_path)}
     config = from_mapping({**asked, "probes": {"name": "light", "measure": ["activation_moments@epoch_end"]}})
