@@ -221,17 +221,14 @@ def best_by_seed(table: pd.DataFrame) -> pd.DataFrame:
 def rate_brackets(table: pd.DataFrame) -> pd.DataFrame:
     """Per architecture and seed of `outcomes`, between which rates training ceases to work (cf. Table 3).
 
-    Columns: setting, scientific, norm, seed, works (the highest rate that trained below the lowest that
-    failed; missing if none did), fails (the lowest that diverged or stayed at chance; missing if none did),
-    tried, run_id (of the run at `works`, or of the lowest rate). As in study.max_lr.
+    Columns: setting, scientific, norm, seed, works (the highest rate that trained below `fails`; missing if
+    none did), fails (the lowest that was too high, as study.criteria.rate_bracket says; missing if none was),
+    tried, run_id (of the run at `works`, or of the lowest rate).
     """
     rows = []
     for (where, norm, seed), runs in groups(table, [*ARCHITECTURE, "seed"]):
-        trained = runs["fate"] == TRAINED
-        fails = runs.loc[~trained, "lr"].min()
-        good = runs[trained & ~(runs["lr"] >= fails)].sort_values("lr")
-        works = good["lr"].max()
-        end = good.iloc[-1] if len(good) else runs.sort_values("lr").iloc[0]
+        works, fails = criteria.rate_bracket(dict(zip(runs["lr"], runs["fate"], strict=True)))
+        end = runs[runs["lr"] == (works or runs["lr"].min())].iloc[0]
         rows.append((where, end["scientific"], norm, seed, works, fails, len(runs), str(end["run_id"])))
     columns = ["setting", "scientific", "norm", "seed", "works", "fails", "tried", "run_id"]
     found = pd.DataFrame(rows, columns=columns)

@@ -5,7 +5,8 @@ run neither diverges nor ends stuck at chance (study/criteria.py). On the way a 
 has left chance (criteria.fate_decided), which a later divergence could belie; so at the end the run at the
 lower end of the bracket is trained to its last epoch, and if it fails there, the search goes on below it.
 The upper end always rests on a complete run: one that diverged, or one that was stuck after its last epoch.
-Bisection takes for granted that all rates above a failing one fail; runs that contradict it are shown.
+Bisection takes for granted that all rates above a failing one fail; runs that contradict it are shown. Not so
+at the lowest rate: where a run stays at chance there, higher ones are tried, to ratio².
 """
 
 import contextlib
@@ -13,10 +14,12 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from study.config import RunConfig
+from study.criteria import STUCK, rate_bracket
 from study.errors import ConfigError, StudyError
 from study.identity import run_id, scientific
 from study.launch.plan import Plan, make_plan
@@ -50,14 +53,13 @@ class Search:
 
     @property
     def works(self) -> float | None:
-        """Largest trainable rate below the smallest one that fails; None if there is none."""
-        limit = self.fails if self.fails is not None else math.inf
-        return max((lr for lr, o in self.known.items() if o == Outcome.TRAINED and lr < limit), default=None)
+        """Largest trainable rate below the smallest one that fails (criteria.rate_bracket); None if none."""
+        return rate_bracket(self.known)[0]
 
     @property
     def fails(self) -> float | None:
-        """Smallest rate that fails; None if none does."""
-        return min((lr for lr, outcome in self.known.items() if outcome != Outcome.TRAINED), default=None)
+        """Smallest rate that fails, as too large; None if none does."""
+        return rate_bracket(self.known)[1]
 
     @property
     def contradictions(self) -> list[float]:
@@ -72,7 +74,7 @@ class Search:
         if works is None and fails is None:
             return [lowest, highest]
         if works is None and fails is not None:
-            return [lowest] if fails > lowest * (1 + 1e-9) else []
+            return [lowest] if fails > lowest * (1 + 1e-9) else self._unexplored(lowest, highest)
         if works is not None and fails is None:
             return [highest] if works < highest * (1 - 1e-9) else []
         assert works is not None
@@ -81,6 +83,18 @@ class Search:
             return []
         middle = self.snap(math.sqrt(works * fails))
         return [middle] if works < middle < fails else []
+
+    def _unexplored(self, lowest: float, highest: float) -> list[float]:
+        """Return the middle of the widest gap while none trains; none where all are within ratio².
+
+        A run at chance at the lowest rate may have learnt too slowly, so higher ones are tried, up to the
+        lowest that diverges.
+        """
+        end = min([highest, *(lr for lr, outcome in self.known.items() if outcome == Outcome.DIVERGED)])
+        tried = sorted({lowest, end, *(lr for lr in self.known if lowest < lr < end)})
+        below, above = max(pairwise(tried), key=lambda gap: gap[1] / gap[0], default=(end, end))
+        wide = above / below > self.ratio**2 * (1 + 1e-6)
+        return [self.snap(math.sqrt(below * above))] if wide else []
 
     def next_runs(self, confirm: bool) -> list[RunConfig]:
         """Return the runs to do now: of rates to try, or the whole one that confirms the lower end."""
@@ -122,6 +136,8 @@ class Search:
             found.append("not narrower: runs are missing")
         elif self.works in self.early:
             found.append("lower end has left chance, not trained to its end")
+        elif self.works is None and self.fails is not None and self.known[self.fails] == STUCK:
+            found.append(f"none of {len(self.known)} rates trains")
         if self.contradictions:
             found.append(f"yet {', '.join(f'{lr:g}' for lr in self.contradictions)} trains")
         return "; ".join(found)

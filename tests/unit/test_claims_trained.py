@@ -40,10 +40,17 @@ def test_what_is_true_is_found_and_the_opposite_contradicted():
 
 @pytest.mark.slow
 def test_true_effects_are_found_in_nine_of_ten_studies():
-    found = pd.DataFrame(
-        [{k: r.verdict for k, r in judge(study(seed, studies.TRAINED)).items()} for seed in range(10)]
-    )
-    assert ((found == Verdict.SUPPORTED).mean() >= 0.9).all()
+    """At the first look, or at the second where that leaves it open."""
+
+    def supported(seed, **more):
+        return {
+            k: r.verdict == Verdict.SUPPORTED for k, r in judge(study(seed, studies.TRAINED, **more)).items()
+        }
+
+    looks = [pd.DataFrame([supported(seed, seeds=n) for seed in range(10)]) for n in (7, 14)]
+    found = (looks[0] | looks[1]).mean()
+    assert (found >= 0.9).all(), found
+    assert (looks[0].mean() >= 0.7).all(), looks[0].mean()
 
 
 @pytest.mark.parametrize("seeds", [1, 6])
@@ -128,6 +135,7 @@ def test_brackets_are_those_of_the_search():
     table = outcomes(
         [("bn", 0, lr, fate, 0.5) for lr, fate in ((0.01, T), (0.1, T), (1.0, S), (3.0, T))]
         + [("bn", 1, 0.1, D, 0.5), ("bn", 2, 0.1, T, 0.5)]
+        + [("bn", 3, lr, fate, 0.5) for lr, fate in ((0.01, S), (0.1, T), (1.0, D))]
     )
     found = select.rate_brackets(table).set_index("seed")
     assert found.loc[0, ["works", "fails", "tried"]].tolist() == [0.1, 1.0, 4]
@@ -135,6 +143,7 @@ def test_brackets_are_those_of_the_search():
     assert found.loc[1, "fails"] == 0.1
     assert found.loc[2, "works"] == 0.1
     assert math.isnan(found.loc[2, "fails"])
+    assert found.loc[3, ["works", "fails"]].tolist() == [0.1, 1.0]
 
 
 def test_rates_beyond_those_tried_are_tied():

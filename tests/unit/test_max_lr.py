@@ -1,6 +1,7 @@
 """The search for the highest trainable rate, against a launcher that knows the answer."""
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,10 +16,13 @@ from study.records import METRICS, write_json, write_table
 
 
 class Oracle:
-    """Writes at once what a run would: up to one rate (by seed) it leaves chance, up to another it trains."""
+    """Writes at once what a run would: up to one rate (by seed) it leaves chance, up to another it trains.
 
-    def __init__(self, limits, whole=None):
-        self.limits, self.whole = limits, whole or limits
+    Below `slow` it does not diverge, and stays at chance.
+    """
+
+    def __init__(self, limits, whole=None, slow=0.0):
+        self.limits, self.whole, self.slow = limits, whole or limits, slow
         self.rounds, self.runs, self.epochs = 0, 0, 0
 
     def __call__(self, plan):
@@ -29,7 +33,7 @@ class Oracle:
         return 0
 
     def write(self, config, paths):
-        stops = config.stop_when_decided and config.lr <= self.limits[config.seed]
+        stops = config.stop_when_decided and self.slow <= config.lr <= self.limits[config.seed]
         trained = stops or config.lr <= self.whole[config.seed]
         self.epochs += 1 if stops else config.epochs
         record = {
@@ -44,7 +48,7 @@ class Oracle:
             "split": "test",
             "lr": config.lr,
             "loss": 1.0,
-            "accuracy": 0.9,
+            "accuracy": 0.9 if config.lr >= self.slow else 0.1,
             "n": 100,
         }
         write_table(paths.metrics, pa.Table.from_pylist([row], METRICS))
@@ -163,6 +167,25 @@ def test_contradictions_are_shown(tmp_path):
     made = max_lr.Search(config, 2, 1e-3, 1, {0.1: "trained", 0.2: "stuck at chance", 0.4: "trained"})
     assert (made.works, made.fails) == (0.1, 0.2)
     assert "0.4 trains" in max_lr.table([made])
+
+
+def test_a_rate_too_low_to_leave_chance_is_no_limit(tmp_path):
+    oracle = Oracle({0: 0.3, 1: 0.12}, slow=0.02)
+    found = max_lr.find(configs(tmp_path, "seed=0,1"), oracle, ratio=2, low=5e-4, high=1)
+    for search in found:
+        assert search.works <= oracle.limits[search.config.seed] < search.fails <= 2.001 * search.works
+        assert search.remarks() == ""
+    assert max_lr.find(configs(tmp_path, "seed=0,1"), oracle, ratio=2, low=5e-4, high=1) == found
+
+
+def test_where_nothing_trains_all_rates_are_tried_to_the_square_of_the_ratio(tmp_path):
+    (found,) = max_lr.find(configs(tmp_path), Oracle({0: 0.3}, slow=9), ratio=2, low=5e-4, high=1)
+    assert (found.works, found.fails) == (None, min(found.known))
+    stuck = sorted(lr for lr, fate in found.known.items() if fate != "diverged")
+    assert all(b / a <= 4.001 for a, b in pairwise([*stuck, min(set(found.known) - set(stuck))]))
+    assert len(found.known) <= 9
+    assert f"none of {len(found.known)} rates trains" in max_lr.table([found])
+    assert "below 0.00048828" in max_lr.table([found])
 
 
 @pytest.mark.parametrize("bad", [{"ratio": 1.0}, {"low": 0.0}, {"low": 2.0}])
