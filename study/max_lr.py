@@ -52,6 +52,11 @@ class Search:
     """Rates known from runs that stopped when they had left chance."""
 
     @property
+    def run_id(self) -> str:
+        """Names the search: the id of its configuration's run at rate 1."""
+        return run_id(replace(self.config, lr=1.0))
+
+    @property
     def works(self) -> float | None:
         """Largest trainable rate below the smallest one that fails (criteria.rate_bracket); None if none."""
         return rate_bracket(self.known)[0]
@@ -155,9 +160,7 @@ def find(
         raise ConfigError(f"ratio={ratio:g} is out of range: it must be ≥ 1.01 and ≤ 100")
     if not 0 < low < high <= LARGEST:
         raise ConfigError(f"low={low:g} and high={high:g}: it must be 0 < low < high ≤ {LARGEST:g}")
-    distinct = {run_id(replace(c, lr=1.0)): c for c in configs}
-    searches = [Search(c, ratio, low, high) for c in distinct.values()]
-    _recall(searches)
+    searches = recall(configs, ratio, low, high)
     tried: set[tuple[str, bool]] = set()
     while True:
         wanted = [(s, c) for s in searches for c in s.next_runs(confirm) if _key_of(c) not in tried]
@@ -215,8 +218,13 @@ def write_csv(searches: Sequence[Search], file: Path) -> None:
         raise StudyError(f"cannot write to {file}: {error.strerror}") from error
 
 
-def _recall(searches: Sequence[Search]) -> None:
-    """Take in all runs on disk that differ from a search's configuration in their rate alone."""
+def recall(configs: Iterable[RunConfig], ratio: float, low: float, high: float) -> list[Search]:
+    """Return a search for every distinct configuration and seed, with all that runs on disk tell of it.
+
+    Those are the runs that differ from it in their rate alone.
+    """
+    distinct = {run_id(replace(c, lr=1.0)): c for c in configs}
+    searches = [Search(c, ratio, low, high) for c in distinct.values()]
     wanted: dict[str, list[Search]] = {}
     for search in searches:
         wanted.setdefault(_key(scientific(replace(search.config, lr=1.0))), []).append(search)
@@ -230,6 +238,7 @@ def _recall(searches: Sequence[Search]) -> None:
                 continue
             for search in wanted.get(_key((record or {}).get("scientific", {})), []):
                 search.learn(paths, record)
+    return searches
 
 
 def _key(fields: dict[str, Any]) -> str:

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from study import pipes
+from study import max_lr, pipes
 from study.arguments import Parser
 from study.errors import StudyError, unknown
 from study.launch.cost import duration
 from study.paths import RANDOM_MATRICES
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
-SEARCH = ("--ratio", "2", "--low", "0.0005", "--high", "1")
+SEARCH = {"ratio": 2.0, "low": 0.0005, "high": 1.0}
 """Options of the searches. Lower rates are not tried: twelve epochs at 0.0001 hardly leave chance."""
-RUNS_A_SEARCH = 6
-"""At most: both ends of twelve rates, and four that halve what lies between."""
+RUNS_A_SEARCH = 8
+"""At most: both ends of twelve rates, five between them while none trains, one that halves the bracket."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Part:
 
         words = [str(SWEEPS / f"{self.name}.yaml"), *settings]
         if self.search:
-            return sweep.main(["max_lr", *words, *SEARCH])
+            return sweep.main(
+                ["max_lr", *words, *(w for k, v in SEARCH.items() for w in (f"--{k}", f"{v:g}"))]
+            )
         return sweep.main(["launch", *words]) or self.measure(settings)
 
     def measure(self, settings: Sequence[str]) -> int:
@@ -82,9 +84,10 @@ PARTS = (
     Part("gradient_noise", "gradient noise against batch size", 22),
     Part("fig01", "learning curves by rate", 52),
     Part("bn_on_top", "BN on the classifier's input alone", 52),
-    Part("max_lr", "highest rates by depth", 32, search=True),
+    Part("max_lr", "highest rate without BN, by depth", 32, search=True),
     Part("max_lr_alternating", "highest rate, alternating statistics", 52, search=True),
     Part("max_lr_warm_start", "highest rate, warm start", 52, search=True),
+    Part("max_lr_table", "highest rates, all depths", 32, decides=False, search=True),
     Part("bn_parts", "BN without its parts", 55, decides=False),
     Part("schemes", "other normalisations by rate", 55, decides=False),
     Part("lsuv", "LSUV in the place of BN", 52, decides=False),
@@ -121,8 +124,14 @@ def lines_of(parts: Sequence[Part], settings: Sequence[str], seen: set[str]) -> 
     for part in parts:
         plan = part.plan(settings)
         if part.search:
-            n = RUNS_A_SEARCH * len(plan.trials)
-            found.append(Line(part.name, part.what, n, n, n * part.seconds))
+            searches = max_lr.recall((t.config for t in plan.trials), **SEARCH)
+            still = {
+                s.run_id: max(1, RUNS_A_SEARCH - len(s.known)) for s in searches if s.next_runs(confirm=True)
+            }
+            left = sum(n for name, n in still.items() if name not in seen)
+            total, shared = RUNS_A_SEARCH * len(searches), sum(still.values()) - left
+            seen |= set(still)
+            found.append(Line(part.name, part.what, total, left, left * part.seconds, shared))
             continue
         costs = dict(zip((t.run_id for t in plan.todo), plan.estimates, strict=True))
         own = [t for t in plan.todo if t.run_id not in seen]

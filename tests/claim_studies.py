@@ -186,7 +186,14 @@ def _rows(rng, truth, k):
         ],
         "example_gradients": [{**at[7], "majority_share": majority}],
         "update_path": [
-            {**at[i], "share": s, "loss": 1.0, "mean": [update if s and i == 6 else 1.0], "variance": [1.0]}
+            {
+                **at[i],
+                "rate": 0.1,
+                "share": s,
+                "loss": 1.0,
+                "mean": [update if s and i == 6 else 1.0],
+                "variance": [1.0],
+            }
             for i in (0, 2, 6)
             for s in (0.0, 1.0)
         ],

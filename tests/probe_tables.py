@@ -90,8 +90,9 @@ def probe_rows(norm, seed):
             for b in (2, 4, 16)
         ],
         "update_path": [
-            {**COMMON, "layer": f"layer{n}", "number": n, "share": share, "loss": 2.0, "call": 0, "n": 10}
+            {**COMMON, "layer": f"layer{n}", "number": n, "rate": 0.1, "share": share, "loss": 2.0}
             | {"mean": [wide * (1 + share), 0.1], "variance": [wide, 1.0], "nonfinite": [0, 0]}
+            | {"call": 0, "n": 10}
             for n in (8, 44, 80)
             for share in (0.0, 0.5, 1.0)
         ],

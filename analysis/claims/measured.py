@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.claims.base import UNTRAINED, Case, Cell, Measure
+from analysis.claims.base import UNTRAINED, Case, Cell, Measure, NotMeasuredError
 from analysis.claims.rules import Evidence, above, seeds_for_signs, times
 from analysis.figures import _probes as probes
 from analysis.tidy import groups
@@ -29,13 +29,18 @@ SIGNED_RANK = "exact Wilcoxon signed-rank test over seeds, one-sided"
 MEDIAN = "median over seeds with an exact interval"
 
 
-def table(case: Case, probe: str, when: Sequence[str] = ("init",)) -> pd.DataFrame:
+def table(case: Case, probe: str, when: Sequence[str] = ("init",), rate: float | None = None) -> pd.DataFrame:
     """Rows of a probe at some moments, with `seed`, `lr`, `depth` and `scientific`; of every norm.
 
     Before the first update neither rate nor anything else of UNTRAINED matters: of runs that differ in no
-    more, the one with the lowest rate stands for all.
+    more, the one with the lowest rate stands for all. `rate` is that of an update (update_path) that is asked
+    for, whichever the run's own.
     """
     found = probes.measured(case.frames, probe, when)
+    if rate is not None:
+        found = found[np.isclose(found["rate"].astype(float), rate, rtol=1e-9)]
+        if found.empty:
+            raise NotMeasuredError(f"no table of probe '{probe}' is of an update at {rate:g}")
     if tuple(when) == ("init",):
         alike = {text: _before_training(text) for text in found["scientific"].unique()}
         kept = found.assign(alike=found["scientific"].map(alike)).sort_values("lr", kind="stable")

@@ -32,7 +32,8 @@ def rows(
 ) -> pd.DataFrame:
     """As `measured`, of one run per norm and seed and of as many norms as a figure can show.
 
-    Before the first update a run's rate does not matter: of several, the lowest stands for all. At most
+    Before the first update a run's rate does not matter: of several, the lowest stands for all; of updates
+    (update_path), the one at the highest rate. At most
     MOST_NORMS norms are kept, bn and none first. Raises UndrawableError if nothing, or too little to compare,
     is left.
     """
@@ -42,7 +43,10 @@ def rows(
         raise UndrawableError(f"it compares norms, and only '{norms[0]}' has been measured")
     kept = sorted(norms, key=lambda n: (n not in {"bn", "none"}, norms.index(n)))[:MOST_NORMS]
     if when == ("init",):
-        first = found.sort_values("lr", kind="stable").drop_duplicates(["norm", "seed"])["run_id"]
+        ordered = found.sort_values("lr", kind="stable")
+        if "rate" in found:
+            ordered = ordered.sort_values("rate", ascending=False, kind="stable")
+        first = ordered.drop_duplicates(["norm", "seed"])["run_id"]
         found = found[found["run_id"].isin(set(first))]
     return found[found["norm"].isin(kept)].reset_index(drop=True)
 

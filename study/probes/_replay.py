@@ -89,6 +89,12 @@ class Replay:
         finally:
             self.restore()
 
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next update: the optimiser's, or the run's first where there is none."""
+        optimizer = self.engine.optimizer
+        return float(self.run.lr if optimizer is None else optimizer.param_groups[0]["lr"])
+
     def update(self, lr: float = 0.0) -> list[Tensor]:
         """Return the change of every parameter by SGD's next update, at `lr` or the run's present rate."""
         grads, optimizer = self.capture.parameter_grads, self.engine.optimizer

@@ -17,6 +17,7 @@ SCHEDULE = "init"
 PASSES = "one forward pass per point of the path (probes.path_points), on shifted weights"
 SCHEMA = pa.schema(
     [
+        ("rate", pa.float64()),  # learning rate of the update
         ("share", pa.float64()),  # of the update that is applied, 0 … 1
         ("loss", pa.float64()),
         ("call", pa.int32()),
@@ -38,14 +39,14 @@ def measure(capture: Capture, replay: Replay) -> list[dict[str, Any]]:
     options = capture.options
     wants = [Want("output", x, "first_two") for x in layers_at(capture.network, options.path_layers)]
     shares = [i / (options.path_points - 1) for i in range(options.path_points)]
-    rows = []
+    rate, rows = options.path_lr or replay.rate, []
     with replay.shifted(replay.update(options.path_lr)) as shift:
         for share in shares:
             shift(share)
             moved = replay.forward(wants)
             loss = float(moved.loss())
             rows += [
-                {"layer": w.layer, "share": share, "loss": loss, "call": call, **floats(value)}
+                {"layer": w.layer, "rate": rate, "share": share, "loss": loss, "call": call, **floats(value)}
                 for w in wants
                 for call, value in enumerate(moved.get(*w))
             ]

@@ -411,6 +411,7 @@ def test_update_path(norm: str) -> None:
             close(row["mean"], output.mean((0, 2, 3)), rtol=1e-5, atol=1e-9)
             close(row["variance"], output.var((0, 2, 3), correction=0), rtol=1e-5)
             close(row["loss"], float(loss(c).detach()))
+            assert row["rate"] == run.lr
     for p, w in zip(parameters, saved, strict=True):
         p.data = w
 
@@ -454,6 +455,7 @@ def test_update_path_of_a_later_step(path_lr: float) -> None:
             close(row["mean"], output.mean((0, 2, 3)), rtol=1e-5, atol=1e-9)
             close(row["variance"], output.var((0, 2, 3), correction=0), rtol=1e-5)
             close(row["loss"], float(loss(c).detach()))
+            assert row["rate"] == (path_lr or run.lr)
 
 
 @pytest.mark.filterwarnings("ignore")  # how the optimiser of the library fared

@@ -194,3 +194,22 @@ def test_tables_that_lack_something_are_no_stack_trace(name):
     )
     for claim in CLAIMS:
         assert judged(claim, lacking).verdict in {Verdict.NOT_RUN, Verdict.UNDETERMINED}
+
+
+def test_a_large_update_is_one_at_the_rate_that_the_rule_names():
+    """Of two runs of a seed, that which measured it, whatever its own rate; none did: not measured."""
+    (claim,) = (c for c in CLAIMS if c.id == "late_layers_blow_up_in_a_large_update")
+    truth = study(0, studies.TRUE)
+    small = study(1, studies.TRUE).frames
+    for table in (small.runs, *small.probes.values()):
+        table["run_id"] = table["run_id"].astype("str") + "-small"
+    small.runs["lr"] = 1e-6
+    small.probes["update_path"]["rate"] = 1e-6
+    small.probes["update_path"]["mean"] = [np.ones(1)] * len(small.probes["update_path"])
+    both = judged(claim, Case(studies.joined(truth.frames, small)))
+    assert both.verdict == Verdict.SUPPORTED
+    assert both.evidence == judged(claim, truth).evidence
+    assert not any(run.endswith("-small") for run in both.run_ids)
+    alone = judged(claim, Case(small))
+    assert alone.verdict == Verdict.NOT_RUN
+    assert "no table of probe 'update_path' is of an update at 0.1" in alone.reason

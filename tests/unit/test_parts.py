@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from study import parts, randmat, sweep
+from study import max_lr, parts, randmat, sweep
 from study.compose import compose
 from study.execute import execute
 from study.identity import run_id
@@ -46,9 +46,23 @@ def test_what_is_done_is_not_left(tmp_path):
     assert (line.total, line.left) == (42, 41)
 
 
-def test_a_search_costs_as_many_runs_as_it_may_take():
-    (line,) = parts.lines_of([parts.Part("max_lr_warm_start", "warm", 2.0, search=True)], [], set())
-    assert (line.left, line.seconds) == (42, 84)
+def test_a_search_costs_as_many_runs_as_it_may_take_until_it_is_done(tmp_path, monkeypatch):
+    only = [f"runs_dir={tmp_path}", "scale=smoke", "seed=0", "model.depth=8"]
+    searches = [parts.Part(name, "rates", 2.0, search=True) for name in ("max_lr", "max_lr_table")]
+    first, second = parts.lines_of(searches, only, set())
+    assert (first.total, first.left, first.seconds, first.shared) == (8, 8, 16, 0)
+    assert (second.total, second.left, second.shared) == (16, 8, 8)
+    known = {0.00048828: "trained", 1.0: "diverged"}
+
+    def recall(configs, **options):
+        return [max_lr.Search(c, **options, known=dict(known)) for c in configs]
+
+    monkeypatch.setattr(max_lr, "recall", recall)
+    (line,) = parts.lines_of(searches[:1], only, set())
+    assert line.left == 6
+    known[0.0009765625] = "diverged"
+    (line,) = parts.lines_of(searches[:1], only, set())
+    assert (line.total, line.left) == (8, 0)
 
 
 def test_the_plan_shows_every_part_and_the_rest_apart(tmp_path, capsys):

@@ -77,7 +77,7 @@ CLAIMS = (
         test=_higher,
         least_seeds=seeds_for_exact,
         measure=_brackets,
-        sweep=("max_lr", "max_lr_alternating"),
+        sweep=("max_lr_alternating",),
         figures=("fates",),
     ),
 )
