@@ -18,7 +18,7 @@ from analysis import catalogue, parquet
 from analysis import runs as runs_table
 from analysis.catalogue import Part
 from study.ownership import observed_status
-from study.paths import RunPaths, run_dirs
+from study.paths import SEARCH_SUFFIX, RunPaths, run_dirs
 from study.probe_schemas import schema
 from study.records import METRICS, DamagedRunError, misnamed, read_record
 from study.status import Status
@@ -68,8 +68,14 @@ class Frames:
         )
 
     def sweep(self, name: str) -> "Frames":
-        """Only the runs that the sweep of this name asked for; raises LoadError if no run names it."""
+        """Only the runs that the sweep of this name asked for; raises LoadError if no run names it.
+
+        Of a sweep that was only searched for its highest rates, the runs of the search.
+        """
         listed = self.runs["sweeps"].map(json.loads)
+        searched = f"{name}{SEARCH_SUFFIX}"
+        if not any(name in sweeps for sweeps in listed) and any(searched in sweeps for sweeps in listed):
+            name = searched
         chosen = self.runs.loc[[name in sweeps for sweeps in listed], "run_id"]
         if chosen.empty:
             known = sorted({str(s) for sweeps in listed for s in sweeps})

@@ -180,11 +180,17 @@ RATES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 """Initial rates of Bjorck et al. 2018: accuracies are compared at these, not at those that a search tried."""
 
 
+MANY_SEEDS = 7
+"""As many as the smallest first look of a claim has (claims.base.LEVEL)."""
+
+
 def rated(table: pd.DataFrame) -> pd.DataFrame:
     """Runs of `outcomes` whose accuracies may be compared over rates, with their `score` on the test set.
 
     Those at RATES that were trained to their end or diverged (a run that was stopped once its fate was
-    decided has no final accuracy), of seeds that have every rate that most seeds of their architecture have.
+    decided has no final accuracy), of seeds that have every rate that counts: one that half of the seeds of
+    their architecture have, or as many as MANY_SEEDS. So seeds that are added at some rates alone, to look at
+    these again, change nothing for the others.
     """
     whole = (table["status"] != "stopped") | (table["fate"] == DIVERGED)
     usual = table["lr"].map(lambda lr: bool(np.isclose(lr, RATES, rtol=1e-6).any())).astype(bool)
@@ -193,10 +199,10 @@ def rated(table: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table
     by = table.groupby(ARCHITECTURE, observed=True)["seed"]
-    common = table.groupby(CELL, observed=True)["seed"].transform("size") > by.transform("nunique") / 2
-    has = common.groupby([table[c].astype("str") for c in [*ARCHITECTURE, "seed"]]).transform("sum")
-    most = has.groupby([table[c].astype("str") for c in ARCHITECTURE]).transform("max")
-    return table[common & (has == most)]
+    enough = (by.transform("nunique") / 2).clip(upper=MANY_SEEDS)
+    table = table[table.groupby(CELL, observed=True)["seed"].transform("size") >= enough]
+    has = table.groupby([*ARCHITECTURE, "seed"], observed=True)["lr"].transform("size")
+    return table[has == table.groupby(ARCHITECTURE, observed=True)["lr"].transform("nunique")]
 
 
 def at_common_rates(table: pd.DataFrame) -> pd.DataFrame:

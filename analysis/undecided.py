@@ -14,6 +14,7 @@ from pathlib import Path
 from analysis.claims import Result, judge_all
 from analysis.load import Frames, LoadError, load
 from study import pipes
+from study.paths import SEARCH_SUFFIX
 
 
 def wanted(results: Iterable[Result], frames: Frames) -> dict[tuple[str, str], int]:
@@ -25,7 +26,8 @@ def wanted(results: Iterable[Result], frames: Frames) -> dict[tuple[str, str], i
     found: dict[tuple[str, str], int] = {}
     for result in results:
         if result.seeds_to_add_up_to:
-            mine = {name for run in result.run_ids for name in json.loads(of_run[run])}
+            names = {name for run in result.run_ids for name in json.loads(of_run[run])}
+            mine = {name.removesuffix(SEARCH_SUFFIX) for name in names}
             for name in (s for s in result.claim.sweep if s in mine):
                 key = (name, result.scale)
                 found[key] = max(found.get(key, 0), result.seeds_to_add_up_to)

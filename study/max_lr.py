@@ -96,7 +96,9 @@ class Search:
         lowest that diverges.
         """
         end = min([highest, *(lr for lr, outcome in self.known.items() if outcome == Outcome.DIVERGED)])
-        tried = sorted({lowest, end, *(lr for lr in self.known if lowest < lr < end)})
+        if end not in self.known:
+            return [end]
+        tried = sorted(lr for lr in self.known if lr <= end)
         below, above = max(pairwise(tried), key=lambda gap: gap[1] / gap[0], default=(end, end))
         wide = above / below > self.ratio**2 * (1 + 1e-6)
         return [self.snap(math.sqrt(below * above))] if wide else []
@@ -111,12 +113,14 @@ class Search:
         return []
 
     def learn(self, paths: RunPaths, record: dict[str, Any] | None) -> None:
-        """Take in what came of a run, if it has finished or was stopped."""
+        """Take in what came of a run, if it has finished or was stopped, at a rate within the range."""
         status = Status(record["status"]) if record is not None else Status.WAITING
         if record is None or status not in (Status.FINISHED, Status.STOPPED):
             return
         found, lr = result(paths, status, record), record.get("lr")
         if found.damaged or lr is None or record.get("outcome") is None:
+            return
+        if not self.snap(self.low) * (1 - 1e-9) <= lr <= self.snap(self.high) * (1 + 1e-9):
             return
         self.known[lr] = found.outcome
         self.early.discard(lr)

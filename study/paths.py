@@ -7,6 +7,8 @@ from pathlib import Path
 CATALOGUE = ".catalogue"
 """Folder inside a runs folder where the analysis keeps its compacted copy; safe to delete."""
 
+SEARCH_SUFFIX = "-max_lr"
+"""Of the sweep's name in a search's runs (study/max_lr.py): they are none of the grid of that name."""
 RANDOM_MATRICES = "random_matrices"
 """Folder inside a runs folder where `python -m study.randmat` keeps its tables, NAME-….parquet."""
 

@@ -263,14 +263,15 @@ def _max_lr(args: argparse.Namespace) -> int:
     from study import max_lr
     from study.compose import compose_all, expand
     from study.config import with_values
+    from study.paths import SEARCH_SUFFIX
 
     extra = [x for x in args.words if "=" in x]
     configs, launcher = [], [x for x in extra if x.startswith("hydra")]
     for name in (x for x in args.words if "=" not in x):
         settings = read_sweep(sweep_file(name)).settings(extra)
         grid = [x for x in settings if not x.startswith(("lr=", "hydra"))]
-        for config in compose_all(expand(grid)):  # a name of its own: these runs are none of the sweep's grid
-            configs.append(with_values(config, {"sweep": f"{config.sweep}-max_lr"}))
+        for config in compose_all(expand(grid)):
+            configs.append(with_values(config, {"sweep": f"{config.sweep}{SEARCH_SUFFIX}"}))
     if not configs:
         raise ConfigError("max_lr needs the name of a sweep, as in: python -m study.sweep max_lr quickstart")
     launch = _launcher(launcher)

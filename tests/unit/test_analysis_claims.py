@@ -15,7 +15,7 @@ from scipy.stats import mannwhitneyu
 from analysis import claims, undecided
 from analysis.claims import base, rules
 from analysis.claims.base import Case, Result, Verdict, judged
-from analysis.claims.bjorck import rates
+from analysis.claims.bjorck import max_rates, rates
 from analysis.load import load
 from study import parts
 from tests import factory
@@ -251,6 +251,17 @@ def test_seeds_are_added_to_the_sweep_whose_runs_they_join(tmp_path):
     assert undecided.wanted([result], frames) == {("second", "smoke"): 7}
     assert undecided.wanted([replace(result, run_ids=())], frames) == {}, "no part is begun"
     assert undecided.wanted([replace(result, seeds_to_add_up_to=0)], frames) == {}
+
+
+def test_seeds_are_added_to_a_search_too(tmp_path):
+    factory.grid_runs(tmp_path, {("none", 0.1): ["trained"] * 3}, sweeps=("max_lr-max_lr",))
+    frames = load([tmp_path])
+    runs = tuple(frames.runs["run_id"].astype("str"))
+    (claim,) = (c for c in max_rates.CLAIMS if c.sweep == ("max_lr",))
+    result = Result(
+        claim, Verdict.UNDETERMINED, None, (3, 3), 7, 0.1, "laptop", runs, "", seeds_to_add_up_to=7
+    )
+    assert undecided.wanted([result], frames) == {("max_lr", "laptop"): 7}
 
 
 def test_where_all_is_decided_no_seeds_are_asked_for(tmp_path, capsys):

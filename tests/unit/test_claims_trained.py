@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import claims, select
-from analysis.claims import Verdict
+from analysis.claims import Verdict, rules
 from analysis.claims.base import LEVEL
 from analysis.claims.bjorck import max_rates, parts, schemes
 from tests import claim_studies as studies
@@ -182,3 +182,19 @@ def test_no_architecture_gets_more_tries_than_another():
     assert set(select.best_by_seed(outcomes([r for r in rows if r[0] == "bn"]))["lr"]) == {0.003}
     none = select.best_by_seed(outcomes([("bn", 0, 0.1, T, 0.5), ("ln", 0, 0.01, T, 0.5)]))
     assert none.empty
+
+
+def test_seeds_that_a_second_look_adds_at_some_rates_change_nothing_at_the_others():
+    T = select.TRAINED
+    first = [("bn", s, lr, T, 0.5 + lr) for s in range(7) for lr in (0.1, 0.003, 0.0001)]
+    more = [("bn", s, lr, T, 0.5 + lr) for s in range(7, 21) for lr in (0.1, 0.0001)]
+    assert rules.seeds_for_exact(LEVEL) == select.MANY_SEEDS
+    for rows in (first, first + more[:14], first + more):
+        found = select.rated(outcomes(rows))
+        assert set(found["seed"]) == set(range(7))
+        assert set(found["lr"]) == {0.1, 0.003, 0.0001}
+
+
+def test_rates_are_not_compared_where_each_seed_has_another():
+    T = select.TRAINED
+    assert select.rated(outcomes([("bn", 0, 0.1, T, 0.5), ("bn", 1, 0.01, T, 0.5)])).empty

@@ -261,6 +261,15 @@ def test_an_unknown_sweep_names_the_nearest(tmp_path):
         frames.sweep("quikstart")
 
 
+def test_of_a_sweep_that_was_only_searched_the_searchs_runs_are_meant(tmp_path):
+    factory.write_run(tmp_path, sweeps=("max_lr-max_lr",), seed=0)
+    factory.write_run(tmp_path, sweeps=("fig01-max_lr",), seed=1)
+    factory.write_run(tmp_path, sweeps=("fig01",), seed=2)
+    frames = load([tmp_path])
+    assert frames.sweep("max_lr").runs["seed"].tolist() == [0]
+    assert frames.sweep("fig01").runs["seed"].tolist() == [2]
+
+
 def test_settings_tell_runs_apart_that_differ_in_more_than_norm_rate_and_seed(tmp_path):
     for norm, lr, seed in (("bn", 0.1, 0), ("none", 0.1, 0), ("bn", 0.003, 1)):
         factory.write_run(tmp_path, norm=norm, lr=lr, seed=seed)

@@ -1,6 +1,7 @@
 """The search for the highest trainable rate, against a launcher that knows the answer."""
 
 import csv
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from study.compose import compose_all, expand
 from study.errors import ConfigError
 from study.identity import scientific
 from study.launch import local, slurm
+from study.launch.plan import make_plan
 from study.records import METRICS, write_json, write_table
 
 
@@ -186,6 +188,20 @@ def test_where_nothing_trains_all_rates_are_tried_to_the_square_of_the_ratio(tmp
     assert len(found.known) <= 9
     assert f"none of {len(found.known)} rates trains" in max_lr.table([found])
     assert "below 0.00048828" in max_lr.table([found])
+
+
+def test_rates_that_others_tried_do_not_hide_those_that_were_asked_for(tmp_path):
+    """What fig01 leaves of a bare network that trains nowhere but at the lowest rate of the range."""
+    (config,) = configs(tmp_path)
+    oracle = Oracle({0: 0.0006})
+    for lr, slow in ((0.1, 0.0), (0.003, 0.0), (0.0001, 0.0002)):
+        oracle.slow = slow
+        oracle(make_plan([replace(config, lr=lr)]))
+    oracle.slow = 0.0003
+    (found,) = max_lr.find([config], oracle, ratio=2, low=5e-4, high=1)
+    assert found.works == 0.00048828
+    assert 0.0001 not in found.known
+    assert found.fails == 0.00097656
 
 
 @pytest.mark.parametrize("bad", [{"ratio": 1.0}, {"low": 0.0}, {"low": 2.0}])
