@@ -7,8 +7,8 @@ from itertools import pairwise
 from study.status import Outcome
 
 DIVERGENCE_FACTOR = 1e3
-"""Bjorck et al. 2018 call a mini-batch loss beyond 10³ divergence; another account says relative to the
-start."""
+"""By one account Bjorck et al. 2018 call a mini-batch loss beyond 10³ divergence; another says relative to
+the start. Neither could be checked against the paper."""
 
 STUCK = "stuck at chance"
 

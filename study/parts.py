@@ -162,8 +162,9 @@ def _what(line: Line) -> str:
 
 def randmat_line(folder: Path) -> Line:
     """Return what is left of the random matrices."""
-    done = len(list(folder.glob("products-n1000-gain1-seed0-draw*.parquet")))
-    still = max(0, DRAWS - done)
+    from study.randmat import draws_of
+
+    still = sum(not draw.done for draw in draws_of(["--draws", str(DRAWS), "--out", str(folder)]))
     return Line(RANDMAT, "products of random matrices", DRAWS, still, DRAW_SECONDS * still)
 
 

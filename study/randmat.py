@@ -7,6 +7,7 @@ Tables: study/records.py, RANDOM_MATRICES. A draw that is there already is not r
 function of (n, gain, seed, draw, m) alone, on one BLAS thread a process.
 """
 
+import argparse
 import contextlib
 import math
 import os
@@ -239,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_density(args.out)
         except OSError as error:
             raise StudyError(f"cannot write to {args.out}: {error.strerror}") from error
-        draws = [Draw(args.n, args.most, args.gain, args.seed, k, args.out) for k in range(args.draws)]
+        draws = _draws(args)
         fits = [Fit(args.fit_n, m, args.matrices, args.seed, args.out) for m in FIT if args.matrices]
         began = time.perf_counter()
         n = run_all([*draws, *fits], args.workers, lambda text: print(text, flush=True))
@@ -252,6 +253,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("stopped; the same command goes on where this one stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def draws_of(argv: Sequence[str]) -> list[Draw]:
+    """Return the draws that a command line asks for."""
+    return _draws(_parser().parse_args(argv))
+
+
+def _draws(args: argparse.Namespace) -> list[Draw]:
+    return [Draw(args.n, args.most, args.gain, args.seed, k, args.out) for k in range(args.draws)]
 
 
 def _parser() -> Parser:

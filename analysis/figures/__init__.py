@@ -7,12 +7,13 @@ these runs show (Drawing.seen). One drawn from a probe's rows of other moments t
 """
 
 import importlib
+import json
 import pkgutil
-from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from analysis.load import Frames
+from study.paths import SEARCH_SUFFIX
 
 if TYPE_CHECKING:
     from analysis.style import Drawing
@@ -76,11 +77,33 @@ def _unmeasured(module: ModuleType, need: str, frames: Frames, drawing: "Drawing
     return lines
 
 
-def few_norms(norms: Iterable[str]) -> None:
-    """Raise UndrawableError if there are more norms than one panel can tell apart."""
-    n = len(set(norms))
+def overview(frames: Frames) -> tuple[Frames, list[str]]:
+    """Return the runs that a figure of norms and rates shows, and a line for each kind it leaves to others.
+
+    Beside a grid's runs not those of a search for the highest rates: they are at other rates for every seed,
+    and stop early. Of more norms than one panel can tell apart only bn and none, as in the paper's Fig 1.
+    Raises UndrawableError if there are too many others.
+    """
+    lines = []
+    searched = frames.runs["sweeps"].map(_only_searched).astype(bool)
+    if searched.any() and not searched.all():
+        frames = frames.subset(frames.runs.loc[~searched, "run_id"])
+        lines.append(f"{int(searched.sum())} runs of a search for the highest rate: see Table 3")
+    norms = frames.runs["norm"].astype("str")
+    n, both = norms.nunique(), norms.isin(["bn", "none"])
     if n > MOST_NORMS:
-        raise UndrawableError(f"{n} norms are too many for one panel; each has its own under “Every variant”")
+        if norms[both].nunique() < 2:
+            raise UndrawableError(
+                f"{n} norms are too many for one panel; each has its own under “Every variant”"
+            )
+        frames = frames.subset(frames.runs.loc[both, "run_id"])
+        lines.append(f"{n - 2} other norms: see “Every variant”")
+    return frames, lines
+
+
+def _only_searched(sweeps: str) -> bool:
+    names = json.loads(sweeps)
+    return bool(names) and all(name.endswith(SEARCH_SUFFIX) for name in names)
 
 
 def _place(section: str) -> tuple[int, str]:

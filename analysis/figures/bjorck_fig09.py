@@ -7,7 +7,7 @@ from analysis.figures import _probes as probes
 from analysis.figures import _randmat as randmat
 from analysis.load import Frames
 
-TITLE = "Figs 8–10: the condition number grows exponentially with the number of matrices"
+TITLE = "Figs 8–10: the condition number grows with the number of matrices"
 SECTION = randmat.SECTION
 ORDER = 9
 NEEDS = ()

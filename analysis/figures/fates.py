@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from analysis import select, stats, style
-from analysis.figures import few_norms
+from analysis.figures import overview
 from analysis.load import Frames
 from analysis.tidy import at, each, groups
 
@@ -30,7 +30,7 @@ HOW = (
 
 def draw(frames: Frames) -> style.Drawing:
     """One box per cell, divided by fate; beneath it the count that trained with its 95% interval."""
-    few_norms(frames.runs["norm"])
+    frames, left_out = overview(frames)
     table = stats.fate_table(select.outcomes(frames))
     norms, rates = select.norm_order(table["norm"]), sorted(table["lr"].unique())
     width = min(style.WIDTH, 1.4 + 1.5 * len(rates))
@@ -50,6 +50,7 @@ def draw(frames: Frames) -> style.Drawing:
             for f in select.FATES
         ]
         figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3)
+        style.footnote(figure, left_out)
     caption = (
         "Each box is one norm at one learning rate; its parts are the shares of seeds by fate. In brackets: "
         "95% Clopper–Pearson interval of the share that trained. Stuck at chance: after the last epoch, an "
@@ -67,10 +68,10 @@ def _seen(table: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
         if row is None:
             said.append(f"{norm}: no complete run.")
             continue
-        text = f"{norm}: at none of the rates tried did most seeds train"
+        text = f"{norm}: most seeds trained at none of the rates tried"
         if pd.notna(row.lr):
-            text = f"{norm}: the highest rate at which most seeds trained is {style.rate_label(row.lr)}"
-            text += " (no higher one was tried)" if row.censored else ""
+            text = f"{norm}: the highest rate that trains, of the median seed, is {style.rate_label(row.lr)}"
+            text += " (no higher one failed)" if row.censored else ""
         lost = [
             f"{style.rate_label(c.lr)} ({c.k} of {c.n})"
             for c in each(mine[(mine["fate"] == select.DIVERGED) & (mine["k"] > 0)].sort_values("lr"))

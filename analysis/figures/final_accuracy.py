@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import select, stats, style
-from analysis.figures import _counts, few_norms
+from analysis.figures import _counts, overview
 from analysis.load import Frames
 from analysis.tidy import each
 
@@ -26,7 +26,7 @@ HOW = (
 
 def draw(frames: Frames) -> style.Drawing:
     """Points are seeds, lines join medians in which a diverged run ranks lowest; counts stand below."""
-    few_norms(frames.runs["norm"])
+    frames, left_out = overview(frames)
     table = select.outcomes(frames)
     accuracy = stats.accuracy_table(table)
     rates = sorted(table["lr"].unique())
@@ -62,7 +62,8 @@ def draw(frames: Frames) -> style.Drawing:
             xlim=(-0.5, len(rates) - 0.5), xlabel="learning rate", ylabel="test accuracy after the last epoch"
         )
         style.legends(figure, rates, norms, markers=True)
-        style.footnote(figure, [line.removeprefix("× ") for line in _counts.lines(table)])
+        lines = [line.removeprefix("× ") for line in _counts.lines(table)]
+        style.footnote(figure, [*lines, *left_out])
     caption = (
         "Test accuracy after the last epoch. Each point is one seed; grey lines join the medians over all "
         "seeds, in which a diverged run ranks below every accuracy (a cell whose median is a diverged run "

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from analysis import select, stats, style
-from analysis.figures import _counts, few_norms
+from analysis.figures import _counts, overview
 from analysis.load import Frames
 from analysis.tidy import each, groups
 
@@ -32,7 +32,7 @@ PANELS = (("train", "train accuracy"), ("test", "test accuracy"))
 
 def draw(frames: Frames) -> style.Drawing:
     """Thin lines are seeds, thick lines their median, in which a diverged run ranks lowest; × marks those."""
-    few_norms(frames.runs["norm"])
+    frames, left_out = overview(frames)
     table = select.outcomes(frames)
     curves = _curves(frames, table)
     diverged = table["fate"] == select.DIVERGED
@@ -52,7 +52,7 @@ def draw(frames: Frames) -> style.Drawing:
         panels[0].set_ylabel("images classified correctly")
         style.legends(figure, table["lr"], table["norm"])
         _crosses(panels[1], table, colours)
-        style.footnote(figure, _counts.lines(table))
+        style.footnote(figure, [*_counts.lines(table), *left_out])
     return style.Drawing(figure, curves, _caption(table), tuple(_seen(table)))
 
 

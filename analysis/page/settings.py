@@ -74,7 +74,7 @@ def _highest(highest: pd.DataFrame, norm: str) -> str:
     if pd.isna(row["lr"]):
         return f"none of those tried (up to {style.rate_label(row['highest_tried'])})"
     sign = "at least " if row["censored"] else ""
-    return f"{sign}{style.rate_label(row['lr'])} ({int(row['trained'])} of {int(row['n'])} trained)"
+    return f"{sign}{style.rate_label(row['lr'])} (median of {int(row['n'])})"
 
 
 def _plateau(plateaus: pd.DataFrame, norm: str) -> str:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import expectations, figures, style
+from analysis.figures import UndrawableError
 from analysis.load import load
 from study.paths import RunPaths
 from tests import factory, probe_tables
@@ -167,3 +168,32 @@ def test_a_record_without_a_rate_or_seed_gives_no_stack_trace(tmp_path):
         if not figures.lacking(module, frames):
             with contextlib.suppress(figures.UndrawableError):
                 figures.draw(module, frames)
+
+
+def test_figures_by_rate_leave_a_searchs_runs_and_many_norms_to_others(tmp_path):
+    fates = {(norm, lr): ["trained"] * 2 for norm in ("bn", "none") for lr in (0.1, 0.003)}
+    factory.grid_runs(tmp_path, fates, sweeps=("fig01",))
+    for lr in (0.25, 0.5):
+        factory.write_run(tmp_path, norm="bn", lr=lr, sweeps=("max_lr-max_lr",))
+    factory.write_run(tmp_path, norm="bn", lr=0.2, sweeps=("mine", "max_lr-max_lr"))
+    frames = load([tmp_path])
+    for name in ("learning_curves", "final_accuracy", "fates"):
+        drawing = ALL[name].draw(frames)
+        assert set(drawing.data["lr"]) == {0.1, 0.2, 0.003}
+        assert "2 runs of a search for the highest rate: see Table 3" in texts(drawing.figure)
+    searched = frames.subset(frames.runs.loc[frames.runs["lr"].isin([0.25, 0.5]), "run_id"])
+    assert set(ALL["fates"].draw(searched).data["lr"]) == {0.25, 0.5}
+    for norm in ("ln", "in", "gn", "rms", "ws", "wn", "ghost", "bn_l1"):
+        factory.write_run(tmp_path, norm=norm, lr=0.1, sweeps=("schemes",))
+    many = load([tmp_path])
+    drawing = ALL["learning_curves"].draw(many)
+    assert set(drawing.data["norm"]) == {"bn", "none"}
+    assert "8 other norms: see “Every variant”" in texts(drawing.figure)
+    with pytest.raises(UndrawableError, match="too many for one panel"):
+        ALL["fates"].draw(many.subset(many.runs.loc[many.runs["norm"] != "bn", "run_id"]))
+
+
+def test_the_parts_of_bn_are_shown_one_by_one_even_where_they_are_few(tmp_path):
+    for norm in ("bn", "none", "bn_no_mean"):
+        factory.write_run(tmp_path, norm=norm)
+    assert set(ALL["variants"].draw(load([tmp_path])).data["norm"]) == {"bn", "none", "bn_no_mean"}

@@ -48,8 +48,14 @@ def test_the_outcome_table_counts_and_averages(tmp_path):
 def test_table_3_says_where_no_higher_rate_was_tried(tmp_path):
     factory.grid_runs(tmp_path, factory.FIVE_SEEDS)
     table = made(tmp_path)["table3"]
-    assert row(table, "resnet110", "bn")[2:] == ("≥ 0.1", "4 of 5", "0.1")
-    assert row(table, "resnet110", "none")[2:] == ("–", "2 of 5 at the lowest", "0.1")
+    assert row(table, "resnet110", "bn")[2:4] == ("≥ 0.1", "5 of 5")
+    assert row(table, "resnet110", "bn")[4].split("; ").count("≥ 0.1") == 4
+    assert row(table, "resnet110", "none")[2:4] == ("–", "2 of 5")
+    assert sorted(row(table, "resnet110", "none")[4].split("; ")) == [
+        "0.0001–0.003",
+        "0.003–0.1",
+        *["< 0.0001"] * 3,
+    ]
 
 
 def test_table_4_counts_what_diverged(tmp_path):

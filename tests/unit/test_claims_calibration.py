@@ -177,7 +177,7 @@ STATED = {
 protocol, and 90.1% with BN on top, an accuracy of that protocol alone."""
 
 SHOWN = {
-    "fig01": 3, "table3": 3, "table4": 2, "fig13": 4, "fig02": 1, "fig03": 2, "fig04": 1, "fig05": 1,
+    "fig01": 5, "table3": 3, "table4": 3, "fig13": 4, "fig02": 1, "fig03": 2, "fig04": 1, "fig05": 1,
     "fig06": 1, "table1": 1, "fig07": 1, "fig14": 2, "fig15": 1, "fig16": 1, "fig18": 1, "fig19": 1,
     "fig22": 2, "fig24": 1, "fig25": 1, "gradient_noise": 1,
     "random_matrices": 1,

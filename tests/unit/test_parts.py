@@ -129,3 +129,25 @@ def test_two_parts_run_one_after_the_other_and_again_nothing_is_left(tmp_path, c
     printed = capsys.readouterr().out
     assert re.search(r"^together +0 +0 s", printed, re.MULTILINE)
     assert sorted(p.parent.name for p in tmp_path.glob("*/run.json")) == runs
+
+
+def test_draws_with_fewer_factors_than_the_study_wants_are_left(tmp_path):
+    args = [
+        "--n",
+        "8",
+        "--most",
+        "3",
+        "--draws",
+        "2",
+        "--matrices",
+        "0",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    assert randmat.main(args) == 0
+    assert all(draw.done for draw in randmat.draws_of(args))
+    for path in tmp_path.glob("*-n8-*"):
+        path.rename(tmp_path / path.name.replace("-n8-", "-n1000-"))
+    assert parts.randmat_line(tmp_path).left == parts.DRAWS

@@ -123,12 +123,26 @@ def test_without_a_validation_split_nothing_is_selected_on_it(five):
     assert select.best_over_rates(five, "validation").empty
 
 
-def test_highest_trainable_rate_needs_a_majority_and_says_when_the_grid_ends(five):
+def test_highest_trainable_rate_is_the_median_seeds_and_says_when_the_grid_ends(five):
     found = select.highest_trainable_rate(five).set_index("norm")
     assert found.loc["bn", "lr"] == 0.1
     assert found.loc["bn", "censored"]
     assert math.isnan(found.loc["none", "lr"])
-    assert select.highest_trainable_rate(five, share=0.1).set_index("norm").loc["none", "lr"] == 0.003
+    assert not found.loc["none", "censored"]
+
+
+def test_a_lucky_seed_that_a_search_took_further_is_not_the_highest_rate(tmp_path):
+    fates = {}
+    for seed in range(7):
+        limit = 0.7 if seed == 6 else 0.06
+        for lr in (0.03, 0.5, 1.0) if seed == 6 else (0.03, 0.06, 0.12, 1.0):
+            fates[lr, seed] = "trained" if lr <= limit else "diverged"
+    for (lr, seed), fate in fates.items():
+        factory.write_run(tmp_path, norm="none", lr=lr, seed=seed, fate=fate)
+    (row,) = select.highest_trainable_rate(load([tmp_path])).itertuples()
+    assert row.lr == 0.06
+    assert (row.trained, row.n, row.censored) == (7, 7, False)
+    assert row.brackets == [(0.06, 0.12)] * 6 + [(0.5, 1.0)]
 
 
 def test_plateaus_are_counted_with_the_unknown(tmp_path):
