@@ -18,7 +18,7 @@ HIGH, LOW = 0.1, 0.0001
 """The ends of the rates in Fig 1; fixed here, so that no rate is picked by its outcome."""
 
 MARGIN = 0.03
-"""Accuracies closer than this count as equal: about the swing of a curve's end in Fig 1."""
+"""Accuracies closer than this count as equal. Ours: the paper names no margin for its "about equally"."""
 
 
 SWEEPS = ("fig01",)
