@@ -76,17 +76,18 @@ def later(a: ArrayLike, b: ArrayLike) -> Evidence:
 
     Of two values one is the larger only if its lower bound is at least the other's upper bound; else they are
     tied, so that neither a finer search nor a wider one makes a difference. Gehan 1965, Biometrika 52, with
-    all ways to split the scores. Estimate: difference of the means of the middles, Welch's interval; neither
-    where a bound is infinite.
+    all ways to split the scores. Estimate: difference of the means of the middles, Welch's interval; where
+    one bound is infinite the other stands for the middle, so that the difference is at least that large where
+    `a` is open upwards or `b` downwards.
     """
     x, y = np.asarray(a, float).reshape(-1, 2), np.asarray(b, float).reshape(-1, 2)
     both = np.concatenate([x, y])
     beats = both[:, None, 0] >= both[None, :, 1]
     scores = beats.sum(axis=1) - beats.sum(axis=0).astype(float)
     p_for, p_against = (_split_test(s * scores, len(x)) for s in (1, -1))
-    if not np.isfinite(both).all():
+    middle, other = (np.where(np.isfinite(v), v, v[:, ::-1]).mean(axis=1) for v in (x, y))
+    if not np.isfinite([*middle, *other]).all():
         return Evidence(np.nan, np.nan, np.nan, p_for, p_against)
-    middle, other = x.mean(axis=1), y.mean(axis=1)
     return Evidence(float(middle.mean() - other.mean()), *_welch(middle, other), p_for, p_against)
 
 

@@ -253,6 +253,17 @@ def test_seeds_are_added_to_the_sweep_whose_runs_they_join(tmp_path):
     assert undecided.wanted([replace(result, seeds_to_add_up_to=0)], frames) == {}
 
 
+def test_runs_of_one_epoch_say_nothing_of_what_becomes_of_a_network(tmp_path):
+    fates = {("bn", 0.1): ["trained"] * 7, ("none", 0.1): ["diverged"] * 7, ("none", 0.0001): ["trained"] * 7}
+    found = {}
+    for epochs in (1, 2):
+        factory.grid_runs(tmp_path / str(epochs), fates, epochs=epochs)
+        results = claims.judge_all(load([tmp_path / str(epochs)]))
+        found[epochs] = {r.claim.id: r.verdict for r in results}
+    assert found[2]["larger_rates_make_none_diverge"] == Verdict.SUPPORTED
+    assert set(found[1].values()) == {Verdict.NOT_RUN}
+
+
 def test_seeds_are_added_to_a_search_too(tmp_path):
     factory.grid_runs(tmp_path, {("none", 0.1): ["trained"] * 3}, sweeps=("max_lr-max_lr",))
     frames = load([tmp_path])

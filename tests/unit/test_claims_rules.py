@@ -66,6 +66,9 @@ def test_brackets_that_overlap_are_tied():
     assert rules.later([[1, 2]] * 6, [[2, 3]] * 6).p_against == pytest.approx(1 / 924)
     assert rules.later([[1, 3]] * 6, [[2, 4]] * 6).p_for == 1.0
     assert rules.later([[1, INF]] * 6, [[5, 6]] * 6).p_for == 1.0
+    open_ended = rules.later([[4, INF]] * 6, [[-INF, 1]] * 3 + [[1, 3]] * 3)
+    assert open_ended.estimate == pytest.approx(4 - 1.5)
+    assert open_ended.low < open_ended.estimate < open_ended.high
     points = np.random.default_rng(0).normal(size=(2, 6))
     exact = [np.stack([p, p + 1e-9], axis=1) for p in points]
     assert rules.later(*exact).p_for == pytest.approx(rules.larger(*points).p_for)

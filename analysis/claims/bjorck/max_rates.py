@@ -26,7 +26,8 @@ def _higher(a: pd.DataFrame, b: pd.DataFrame) -> Evidence:
 
 ESTIMATOR = (
     "rate at which training ceases to work, per seed: between the lowest that failed (diverged or stuck at "
-    "chance) and the highest below it that trained, {}; geometric means of the middles, Welch's interval"
+    "chance) and the highest below it that trained, {}; geometric means of the middles (of an open "
+    "bracket its one end), Welch's interval"
 )
 RULE = "Gehan's exact test of the brackets, one-sided: of two seeds whose brackets overlap neither is higher"
 
