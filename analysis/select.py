@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.load import Frames
 from analysis.runs import setting
 from analysis.tidy import at, each, groups
-from study import criteria
+from study import criteria, describe
 
 DIVERGED, STUCK, TRAINED, UNDECIDED = "diverged", criteria.STUCK, "trained", "undecided"
 FATES = (DIVERGED, STUCK, TRAINED)
@@ -47,6 +47,20 @@ def fates(frames: Frames) -> "pd.Series[str]":
 def untrained(runs: pd.DataFrame) -> "pd.Series[bool]":
     """Which runs had no step to make: they were measured before training, and have no outcome."""
     return runs["steps_total"].eq(0).fillna(False).astype(bool)
+
+
+FIRST_STEPS = 1
+"""Epochs up to which a run shows the first steps of training only, not what becomes of a network."""
+
+
+def first_steps(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Which runs trained for no more than FIRST_STEPS epochs."""
+    return runs["scientific"].map(_is_short).astype(bool)
+
+
+def _is_short(scientific: str) -> bool:
+    epochs: int = json.loads(scientific or "{}").get("epochs", describe.settings()["epochs"].default)
+    return epochs <= FIRST_STEPS
 
 
 def standing(table: pd.DataFrame) -> "list[str]":
@@ -150,7 +164,7 @@ def highest_trainable_rate(frames: Frames) -> pd.DataFrame:
     rate, so that lr is only a lower bound), brackets (a list with each seed's works and fails).
     """
     table = outcomes(frames)
-    table = table[table["fate"] != UNDECIDED]
+    table = table[(table["fate"] != UNDECIDED) & ~first_steps(table)]
     rows = []
     for (where, norm), runs in groups(rate_brackets(table), ARCHITECTURE):
         ordered = runs.sort_values("works", na_position="first", kind="stable")

@@ -46,9 +46,6 @@ UNTRAINED = ("epochs", "momentum", "weight_decay", "schedule.")
 """Fields (a prefix where they end in a point) that play no part before the first update."""
 
 
-FIRST_STEPS = 1
-"""Epochs up to which a run shows the first steps of training only, not what becomes of a network."""
-
 EVERYTHING = ("*",)
 """For claims that no setting bears on: all runs are one case."""
 
@@ -94,14 +91,10 @@ class Case:
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
-        """analysis.select.outcomes of the complete runs that were trained for more than FIRST_STEPS."""
+        """analysis.select.outcomes of the complete runs that were trained beyond their first steps."""
         table = select.outcomes(self.frames) if self.known is None else self.known
         mine = table["run_id"].isin(set(self.frames.runs["run_id"]))
-        return table[
-            mine
-            & (table["fate"] != select.UNDECIDED)
-            & table["scientific"].map(_beyond_first_steps).astype(bool)
-        ]
+        return table[mine & (table["fate"] != select.UNDECIDED) & ~select.first_steps(table)]
 
     def cell(self, cell: Cell) -> pd.DataFrame:
         """Complete runs of a cell."""
@@ -267,11 +260,6 @@ def has(scientific: str, wanted: Iterable[tuple[str, Any]]) -> bool:
     """Whether scientific fields (JSON, as in frames.runs) have these values; run.json leaves defaults out."""
     fields = json.loads(scientific or "{}")
     return all((fields[name] if name in fields else default(name)) == value for name, value in wanted)
-
-
-def _beyond_first_steps(scientific: str) -> bool:
-    epochs: int = json.loads(scientific or "{}").get("epochs", default("epochs"))
-    return epochs > FIRST_STEPS
 
 
 def default(name: str) -> Any:

@@ -86,9 +86,11 @@ def overview(frames: Frames) -> tuple[Frames, list[str]]:
     """
     lines = []
     searched = frames.runs["sweeps"].map(_only_searched).astype(bool)
-    if searched.any() and not searched.all():
+    if searched.all():
+        raise UndrawableError  # the figure of the highest rates shows them
+    if searched.any():
         frames = frames.subset(frames.runs.loc[~searched, "run_id"])
-        lines.append(f"{int(searched.sum())} runs of a search for the highest rate: see Table 3")
+        lines.append(f"{int(searched.sum())} runs of a search for the highest rate: see “Table 3”")
     norms = frames.runs["norm"].astype("str")
     n, both = norms.nunique(), norms.isin(["bn", "none"])
     if n > MOST_NORMS:

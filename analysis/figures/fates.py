@@ -1,4 +1,4 @@
-"""What became of each cell: the shares of seeds that diverged, stayed at chance, trained (cf. Table 3)."""
+"""What became of each cell: the shares of seeds that diverged, stayed at chance, trained."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ TITLE = "Fate by rate and norm"
 SECTION = "Learning rates (Bjorck et al. 2018, §2)"
 ORDER = 2
 NEEDS = ("metrics",)
-EXPECTED = "table3"
+EXPECTED = "fig01"
 MEASURED = (
     "What became of every run: its loss grew without bound (diverged), it ended no better than guessing "
     "(stuck at chance), or it learnt something (trained)."

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import re
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -122,6 +123,8 @@ def test_a_diverged_run_is_counted_on_the_figure_itself(sound, name):
     said = texts(sound(name).figure)
     if name == "fates":
         assert "trained 2 of 3" in said
+    elif name == "highest_rates":
+        assert re.search(r"none: \d of 9 runs diverged", said)
     elif name == "variants":
         assert "n = 6 of 9, 3 diverged" in said
     else:
@@ -145,7 +148,7 @@ def test_a_log_axis_says_how_many_values_it_cannot_show(damaged, sound, name):
     for drawn, expected in ((damaged, True), (sound, False)):
         figure = drawn(name).figure
         logarithmic = [a for a in figure.axes if "log" in (a.get_xscale(), a.get_yscale())]
-        if not logarithmic or name in {"variants", "fates"}:
+        if not logarithmic or name in {"variants", "fates", "highest_rates"}:
             return
         if name == "loss_curves" and not expected:
             continue  # the diverged run's last loss is not finite, which it says
@@ -180,9 +183,13 @@ def test_figures_by_rate_leave_a_searchs_runs_and_many_norms_to_others(tmp_path)
     for name in ("learning_curves", "final_accuracy", "fates"):
         drawing = ALL[name].draw(frames)
         assert set(drawing.data["lr"]) == {0.1, 0.2, 0.003}
-        assert "2 runs of a search for the highest rate: see Table 3" in texts(drawing.figure)
+        assert "2 runs of a search for the highest rate: see “Table 3”" in texts(drawing.figure)
     searched = frames.subset(frames.runs.loc[frames.runs["lr"].isin([0.25, 0.5]), "run_id"])
-    assert set(ALL["fates"].draw(searched).data["lr"]) == {0.25, 0.5}
+    with pytest.raises(UndrawableError, match=r"^$"):
+        ALL["fates"].draw(searched)
+    drawing = ALL["highest_rates"].draw(searched)
+    assert drawing.data[["works", "seed"]].to_numpy().tolist() == [[0.5, 0]]
+    assert drawing.seen == ("bn: 1 of 1 seeds train, at up to 0.5.",)
     for norm in ("ln", "in", "gn", "rms", "ws", "wn", "ghost", "bn_l1"):
         factory.write_run(tmp_path, norm=norm, lr=0.1, sweeps=("schemes",))
     many = load([tmp_path])

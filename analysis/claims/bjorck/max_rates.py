@@ -45,7 +45,7 @@ CLAIMS = (
         measure=_brackets,
         varies=(DEPTH,),
         sweep=("max_lr",),
-        figures=("fates",),
+        figures=("highest_rates",),
     ),
     Claim(
         id="warm_start_raises_the_highest_rate",
@@ -62,7 +62,7 @@ CLAIMS = (
         measure=_brackets,
         varies=(WARM,),
         sweep=("max_lr", "max_lr_warm_start"),
-        figures=("fates",),
+        figures=("highest_rates",),
     ),
     Claim(
         id="alternating_statistics_lower_the_highest_rate",
@@ -79,6 +79,6 @@ CLAIMS = (
         least_seeds=seeds_for_exact,
         measure=_brackets,
         sweep=("max_lr_alternating",),
-        figures=("fates",),
+        figures=("highest_rates",),
     ),
 )
