@@ -60,7 +60,7 @@ def draw(frames: Frames) -> style.Drawing:
 
 
 def _seen(table: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
-    """By norm: the highest rate at which most seeds trained, and at which rates runs diverged."""
+    """By norm: the highest rate that trains, of the median seed, and at which rates runs diverged."""
     said = []
     found = {str(r.norm): r for r in each(highest)}
     for norm in select.norm_order(table["norm"]):
