@@ -16,6 +16,8 @@ from analysis.load import Frames
 from study.paths import SEARCH_SUFFIX
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.style import Drawing
 
 MOST_NORMS = 8
@@ -85,12 +87,12 @@ def overview(frames: Frames) -> tuple[Frames, list[str]]:
     Raises UndrawableError if there are too many others.
     """
     lines = []
-    searched = frames.runs["sweeps"].map(_only_searched).astype(bool)
-    if searched.all():
+    by_search = searched(frames.runs)
+    if by_search.all():
         raise UndrawableError  # the figure of the highest rates shows them
-    if searched.any():
-        frames = frames.subset(frames.runs.loc[~searched, "run_id"])
-        lines.append(f"{int(searched.sum())} runs of a search for the highest rate: see “Table 3”")
+    if by_search.any():
+        frames = frames.subset(frames.runs.loc[~by_search, "run_id"])
+        lines.append(f"{int(by_search.sum())} runs of a search for the highest rate: see “Table 3”")
     norms = frames.runs["norm"].astype("str")
     n, both = norms.nunique(), norms.isin(["bn", "none"])
     if n > MOST_NORMS:
@@ -101,6 +103,11 @@ def overview(frames: Frames) -> tuple[Frames, list[str]]:
         frames = frames.subset(frames.runs.loc[both, "run_id"])
         lines.append(f"{n - 2} other norms: see “Every variant”")
     return frames, lines
+
+
+def searched(runs: "pd.DataFrame") -> "pd.Series[bool]":
+    """Which runs belong to searches for the highest rate alone."""
+    return runs["sweeps"].map(_only_searched).astype(bool)
 
 
 def _only_searched(sweeps: str) -> bool:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis import select, style
-from analysis.figures import MOST_NORMS, UndrawableError
+from analysis.figures import MOST_NORMS, UndrawableError, searched
 from analysis.load import Frames
 from analysis.tidy import each
 
@@ -36,8 +36,8 @@ def draw(frames: Frames) -> style.Drawing:
     """One line per seed, from the rate that trains (dot) to the one that fails (cross or bar)."""
     table = select.outcomes(frames)
     table = table[(table["fate"] != select.UNDECIDED) & ~select.first_steps(table)]
-    if table["lr"].nunique() < 2:
-        raise UndrawableError  # nothing to order
+    if table["lr"].nunique() < 2 or not (table["seed"].nunique() > 1 or searched(table).any()):
+        raise UndrawableError  # one seed of a grid: the figure of fates says as much
     norms = select.norm_order(table["norm"])
     if len(norms) > MOST_NORMS:
         raise UndrawableError(f"{len(norms)} norms are too many for one panel; Table 3 has them all")
