@@ -155,11 +155,12 @@ def test_one_step_of_every_configuration_at_full_size(scale, tmp_path):
         data = dataclasses.replace(
             run.data, name="synthetic", size=side, channels=channels, fit="resize", subset=run.batch_size
         )
-        small = dataclasses.replace(run, data=data, epochs=1, runs_dir=str(tmp_path))
+        epochs = 1 + run.schedule.warm_start_epochs  # of one step each
+        small = dataclasses.replace(run, data=data, epochs=epochs, runs_dir=str(tmp_path))
         probes = dataclasses.replace(small.probes, measure=())
         record = execute(dataclasses.replace(small, probes=probes, keep_weights=False))
         assert record["status"] == "finished", run_id(run)
-        assert record["steps_done"] == 1
+        assert record["steps_done"] == epochs
 
 
 def test_a_counted_step_is_the_papers_network():
