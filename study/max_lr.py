@@ -22,7 +22,7 @@ from study.config import RunConfig
 from study.criteria import STUCK, rate_bracket
 from study.errors import ConfigError, StudyError
 from study.identity import run_id, scientific
-from study.launch.plan import Plan, make_plan
+from study.launch.plan import Plan, make_plan, mark
 from study.launch.results import result
 from study.paths import RunPaths, run_dirs
 from study.records import DamagedRunError, misnamed, read_record
@@ -165,6 +165,8 @@ def find(
     if not 0 < low < high <= LARGEST:
         raise ConfigError(f"low={low:g} and high={high:g}: it must be 0 < low < high ≤ {LARGEST:g}")
     searches = recall(configs, ratio, low, high)
+    known = (replace(s.config, lr=lr, stop_when_decided=True) for s in searches for lr in s.known)
+    mark(make_plan(known).trials)  # a report of this search alone has them too
     tried: set[tuple[str, bool]] = set()
     while True:
         wanted = [(s, c) for s in searches for c in s.next_runs(confirm) if _key_of(c) not in tried]

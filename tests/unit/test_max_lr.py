@@ -14,7 +14,8 @@ from study.errors import ConfigError
 from study.identity import scientific
 from study.launch import local, slurm
 from study.launch.plan import make_plan
-from study.records import METRICS, write_json, write_table
+from study.paths import run_dirs
+from study.records import METRICS, read_record, write_json, write_table
 
 
 class Oracle:
@@ -88,6 +89,16 @@ def test_what_ran_before_is_not_run_again(tmp_path):
     finer = Oracle(limits)
     assert all(s.fails / s.works <= 1.05 * 1.001 for s in search(tmp_path, finer, ratio=1.05))
     assert finer.runs <= 4 * 6
+
+
+def test_what_the_search_takes_from_others_belongs_to_its_sweep_too(tmp_path):
+    """So that a report of the search alone shows the brackets of the search."""
+    limits = {0: 0.3}
+    max_lr.find(configs(tmp_path, "sweep=first"), Oracle(limits), ratio=2, low=1e-3, high=10)
+    (found,) = max_lr.find(configs(tmp_path, "sweep=second"), Oracle(limits), ratio=2, low=1e-2, high=10)
+    used = {r["lr"] for p in run_dirs(tmp_path) if "second" in (r := read_record(p))["sweeps"]}
+    assert used == set(found.known)
+    assert min(used) > 0.01 / 2
 
 
 def test_a_rate_whose_run_fails_after_it_has_left_chance_is_not_reported(tmp_path):
