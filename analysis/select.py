@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.load import Frames
 from analysis.runs import setting
 from analysis.tidy import at, each, groups
-from study import criteria, describe
+from study import brackets, criteria, describe
 
 DIVERGED, STUCK, TRAINED, UNDECIDED = "diverged", criteria.STUCK, "trained", "undecided"
 FATES = (DIVERGED, STUCK, TRAINED)
@@ -166,7 +166,7 @@ def highest_trainable_rate(frames: Frames) -> pd.DataFrame:
     table = outcomes(frames)
     table = table[(table["fate"] != UNDECIDED) & ~first_steps(table)]
     rows = []
-    for (where, norm), runs in groups(rate_brackets(table), ARCHITECTURE):
+    for (where, norm), runs in groups(done_brackets(table), ARCHITECTURE):
         ordered = runs.sort_values("works", na_position="first", kind="stable")
         middle = ordered.iloc[(len(ordered) - 1) // 2]
         mine = table[(table["setting"] == where) & (table["norm"] == norm)]
@@ -246,17 +246,29 @@ def rate_brackets(table: pd.DataFrame) -> pd.DataFrame:
     """Per architecture and seed of `outcomes`, between which rates training ceases to work (cf. Table 3).
 
     Columns: setting, scientific, norm, seed, works (the highest rate that trained below `fails`; missing if
-    none did), fails (the lowest that was too high, as study.criteria.rate_bracket says; missing if none was),
-    tried, run_id (of the run at `works`, or of the lowest rate).
+    none did), fails (the lowest that was too high, as study.brackets.bracket says; missing if none was),
+    tried, narrow (whether a search would try no further rate: study.brackets.narrowed), run_id (of the run at
+    `works`, or of the lowest rate).
     """
     rows = []
     for (where, norm, seed), runs in groups(table, [*ARCHITECTURE, "seed"]):
-        works, fails = criteria.rate_bracket(dict(zip(runs["lr"], runs["fate"], strict=True)))
+        fates = dict(zip(runs["lr"], runs["fate"], strict=True))
+        works, fails = brackets.bracket(fates)
+        narrow = brackets.narrowed(fates, set(runs.loc[runs["status"] == "stopped", "lr"]))
         end = runs[runs["lr"] == (works or runs["lr"].min())].iloc[0]
-        rows.append((where, end["scientific"], norm, seed, works, fails, len(runs), str(end["run_id"])))
-    columns = ["setting", "scientific", "norm", "seed", "works", "fails", "tried", "run_id"]
-    found = pd.DataFrame(rows, columns=columns)
-    return found.astype({"works": "float64", "fails": "float64"})
+        found = (works, fails, len(runs), narrow, str(end["run_id"]))
+        rows.append((where, end["scientific"], norm, seed, *found))
+    columns = ["setting", "scientific", "norm", "seed", "works", "fails", "tried", "narrow", "run_id"]
+    return pd.DataFrame(rows, columns=columns).astype(
+        {"works": "float64", "fails": "float64", "narrow": "bool"}
+    )
+
+
+def done_brackets(table: pd.DataFrame) -> pd.DataFrame:
+    """As `rate_brackets`; where a search of an architecture is done, without seeds whose search is not."""
+    found = rate_brackets(table)
+    searched = found.groupby(ARCHITECTURE, observed=True)["narrow"].transform("any").astype(bool)
+    return found[found["narrow"] | ~searched]
 
 
 def apart_from(runs: pd.DataFrame, fields: Collection[str]) -> "pd.Series[str]":

@@ -1,7 +1,7 @@
 """Decisions about a run: diverged, stuck at chance, plateau. Imports no torch."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from study.status import Outcome
@@ -95,24 +95,6 @@ def fate(outcome: str, accuracy: float | None, n: int | None, chance: float | No
     if accuracy is None or not n or chance is None or not 0 <= chance <= 1:
         return None
     return STUCK if stuck_at_chance(round(accuracy * n), n, chance) else str(Outcome.TRAINED)
-
-
-def rate_bracket(fates: Mapping[float, str]) -> tuple[float | None, float | None]:
-    """Return the highest trainable rate and the lowest one above which runs fail, from fates by rate.
-
-    The second is the lowest that diverged, or that stayed at chance above one that trains: below all that
-    train, to stay at chance is to learn too slowly, which sets no upper limit. The first is the highest below
-    the second that trained. Either is None if there is none; where nothing trains, the second is the lowest
-    rate that failed in any way.
-    """
-    trained = [lr for lr, fate in fates.items() if fate == Outcome.TRAINED]
-    slow = min(trained, default=-math.inf)
-    fails = min(
-        (lr for lr, f in fates.items() if f == Outcome.DIVERGED or (f != Outcome.TRAINED and lr > slow)),
-        default=None,
-    )
-    works = max((lr for lr in trained if fails is None or lr < fails), default=None)
-    return works, fails
 
 
 def improvements(losses: Sequence[float], threshold: float) -> list[int]:

@@ -14,12 +14,12 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from study import brackets
 from study.config import RunConfig
-from study.criteria import STUCK, rate_bracket
+from study.criteria import STUCK
 from study.errors import ConfigError, StudyError
 from study.identity import run_id, scientific
 from study.launch.plan import Plan, make_plan, mark
@@ -58,13 +58,13 @@ class Search:
 
     @property
     def works(self) -> float | None:
-        """Largest trainable rate below the smallest one that fails (criteria.rate_bracket); None if none."""
-        return rate_bracket(self.known)[0]
+        """Largest trainable rate below the smallest one that fails (study/brackets.py); None if none."""
+        return brackets.bracket(self.known)[0]
 
     @property
     def fails(self) -> float | None:
         """Smallest rate that fails, as too large; None if none does."""
-        return rate_bracket(self.known)[1]
+        return brackets.bracket(self.known)[1]
 
     @property
     def contradictions(self) -> list[float]:
@@ -74,34 +74,7 @@ class Search:
 
     def next_rates(self) -> list[float]:
         """Return the rates to try now; none when the bracket is as narrow as asked for."""
-        lowest, highest = self.snap(self.low), self.snap(self.high)
-        works, fails = self.works, self.fails
-        if works is None and fails is None:
-            return [lowest, highest]
-        if works is None and fails is not None:
-            return [lowest] if fails > lowest * (1 + 1e-9) else self._unexplored(lowest, highest)
-        if works is not None and fails is None:
-            return [highest] if works < highest * (1 - 1e-9) else []
-        assert works is not None
-        assert fails is not None
-        if fails / works <= self.ratio * (1 + 1e-6):
-            return []
-        middle = self.snap(math.sqrt(works * fails))
-        return [middle] if works < middle < fails else []
-
-    def _unexplored(self, lowest: float, highest: float) -> list[float]:
-        """Return the middle of the widest gap while none trains; none where all are within ratio².
-
-        A run at chance at the lowest rate may have learnt too slowly, so higher ones are tried, up to the
-        lowest that diverges.
-        """
-        end = min([highest, *(lr for lr, outcome in self.known.items() if outcome == Outcome.DIVERGED)])
-        if end not in self.known:
-            return [end]
-        tried = sorted(lr for lr in self.known if lr <= end)
-        below, above = max(pairwise(tried), key=lambda gap: gap[1] / gap[0], default=(end, end))
-        wide = above / below > self.ratio**2 * (1 + 1e-6)
-        return [self.snap(math.sqrt(below * above))] if wide else []
+        return brackets.next_rates(self.known, self.ratio, self.low, self.high)
 
     def next_runs(self, confirm: bool) -> list[RunConfig]:
         """Return the runs to do now: of rates to try, or the whole one that confirms the lower end."""
@@ -120,16 +93,13 @@ class Search:
         found, lr = result(paths, status, record), record.get("lr")
         if found.damaged or lr is None or record.get("outcome") is None:
             return
-        if not self.snap(self.low) * (1 - 1e-9) <= lr <= self.snap(self.high) * (1 + 1e-9):
+        low, high = (brackets.snap(end, self.ratio) for end in (self.low, self.high))
+        if not low * (1 - 1e-9) <= lr <= high * (1 + 1e-9):
             return
         self.known[lr] = found.outcome
         self.early.discard(lr)
         if status is Status.STOPPED:
             self.early.add(lr)
-
-    def snap(self, lr: float) -> float:
-        """Return the nearest rate of the grid, written with five digits."""
-        return float(f"{self.ratio ** round(math.log(lr) / math.log(self.ratio)):.5g}")
 
     def bracket(self) -> str:
         """Return the bracket in words."""
@@ -164,6 +134,12 @@ def find(
         raise ConfigError(f"ratio={ratio:g} is out of range: it must be ≥ 1.01 and ≤ 100")
     if not 0 < low < high <= LARGEST:
         raise ConfigError(f"low={low:g} and high={high:g}: it must be 0 < low < high ≤ {LARGEST:g}")
+    lowest, highest = (brackets.snap(end, ratio) for end in (low, high))
+    if not lowest < highest <= LARGEST:
+        raise ConfigError(
+            f"low={low:g} and high={high:g} become {lowest:g} and {highest:g}, the nearest powers of "
+            f"ratio={ratio:g}: these must differ and be ≤ {LARGEST:g}"
+        )
     searches = recall(configs, ratio, low, high)
     known = (replace(s.config, lr=lr, stop_when_decided=True) for s in searches for lr in s.known)
     mark(make_plan(known).trials)  # a report of this search alone has them too
@@ -180,6 +156,12 @@ def find(
                 search.learn(paths, read_record(paths))
         if code == INTERRUPTED:
             return searches
+
+
+def refuse_rates(settings: Iterable[str]) -> None:
+    """Raise ConfigError if settings fix the rate, which a search chooses."""
+    if any(text.partition("=")[0].lstrip("+") == "lr" for text in settings):
+        raise ConfigError("a search for the highest rate chooses the rates itself: leave lr= out")
 
 
 HEAD = ("highest trainable rate", "ratio", "above it", "runs", "configuration", "remarks")
@@ -229,7 +211,7 @@ def recall(configs: Iterable[RunConfig], ratio: float, low: float, high: float) 
 
     Those are the runs that differ from it in their rate alone.
     """
-    distinct = {run_id(replace(c, lr=1.0)): c for c in configs}
+    distinct = {(c.runs_dir, run_id(replace(c, lr=1.0))): c for c in configs}
     searches = [Search(c, ratio, low, high) for c in distinct.values()]
     wanted: dict[str, list[Search]] = {}
     for search in searches:

@@ -152,9 +152,9 @@ def _search_command(commands: Any) -> None:
         "words", nargs="+", metavar="NAME|SETTING", help="sweeps, and settings on top of theirs"
     )
     search.set_defaults(run=_max_lr)
-    search.add_argument("--ratio", type=float, default=1.25, help="how narrow the bracket must be")
-    search.add_argument("--low", type=float, default=1e-6, help="lowest rate to try")
-    search.add_argument("--high", type=float, default=10.0, help="highest rate to try")
+    search.add_argument("--ratio", type=float, default=1.25, help="how narrow the bracket must be (1.25)")
+    search.add_argument("--low", type=float, default=1e-6, help="lowest rate to try (1e-6)")
+    search.add_argument("--high", type=float, default=10.0, help="highest rate to try (10)")
     search.add_argument("--csv", type=Path, metavar="FILE", help="write the table as CSV too")
     search.add_argument(
         "--unconfirmed",
@@ -274,12 +274,23 @@ def _max_lr(args: argparse.Namespace) -> int:
             configs.append(with_values(config, {"sweep": f"{config.sweep}{SEARCH_SUFFIX}"}))
     if not configs:
         raise ConfigError("max_lr needs the name of a sweep, as in: python -m study.sweep max_lr quickstart")
-    launch = _launcher(launcher)
-    searches = max_lr.find(configs, launch, args.ratio, args.low, args.high, confirm=not args.unconfirmed)
+    max_lr.refuse_rates(extra)
+    if args.csv:
+        max_lr.write_csv([], args.csv)  # that it cannot be written is told before the training
+    launch, codes = _launcher(launcher), []
+
+    def watched(plan: Any) -> int:
+        codes.append(launch(plan))
+        return int(codes[-1])
+
+    confirm = not args.unconfirmed
+    searches = max_lr.find(configs, watched, args.ratio, args.low, args.high, confirm=confirm)
     print(max_lr.table(searches))
     if args.csv:
         max_lr.write_csv(searches, args.csv)
-    return 1 if any(s.next_rates() for s in searches) else 0
+    if max_lr.INTERRUPTED in codes:
+        return max_lr.INTERRUPTED
+    return 1 if any(s.next_runs(confirm) for s in searches) else 0
 
 
 def _launcher(overrides: Sequence[str]) -> Any:

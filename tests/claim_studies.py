@@ -350,7 +350,7 @@ def trained(rng, truth, seeds=7, scale="laptop"):
         more |= {"model.depth": 32} if name == "none32" else {}
         for seed in range(seeds):
             limit = middle + rng.normal(0, 0.15)
-            for k in (k for k in range(-18, 9) if k % 4):  # not at the rates of the grid
-                fate = "trained" if k / 4 <= limit else "diverged"
-                add(name if name.startswith("bn") else "none", float(10 ** (k / 4)), seed, fate, 0.6, **more)
+            for lg in np.arange(-4.375, 2.2, 0.25):  # not at the rates of the grid
+                fate = "trained" if lg <= limit else "diverged"
+                add(name if name.startswith("bn") else "none", float(10**lg), seed, fate, 0.6, **more)
     return frames(runs, metrics=rows)

@@ -108,7 +108,20 @@ def test_accuracies_of_runs_that_were_stopped_early_do_not_count():
     found = judge(replace(frames, runs=stopped))
     assert found["subtracting_the_mean_matters"].verdict == Verdict.NOT_RUN
     assert found["all_schemes_worsen_at_small_rates"].verdict == Verdict.NOT_RUN
-    assert found["shallower_networks_train_at_higher_rates"].verdict == Verdict.SUPPORTED
+    assert (
+        found["shallower_networks_train_at_higher_rates"].verdict == Verdict.NOT_RUN
+    )  # they may diverge yet
+
+
+def test_seeds_whose_search_is_not_done_do_not_count():
+    """A search that was killed after its first round leaves brackets that hold every rate."""
+    frames = study(6, studies.TRAINED)
+    ends = frames.runs["lr"].isin([frames.runs["lr"].min(), frames.runs["lr"].max()])
+    unfinished = ends | (frames.runs["depth"] != 32) | (frames.runs["seed"] > 1)
+    result = judge(replace(frames, runs=frames.runs[unfinished]))["shallower_networks_train_at_higher_rates"]
+    assert result.n == (5, 7)
+    assert result.verdict == Verdict.UNDETERMINED
+    assert result.seeds_to_add_up_to == 7
 
 
 def test_networks_at_chance_do_not_count_as_equal():
@@ -144,6 +157,14 @@ def test_brackets_are_those_of_the_search():
     assert found.loc[2, "works"] == 0.1
     assert math.isnan(found.loc[2, "fails"])
     assert found.loc[3, ["works", "fails"]].tolist() == [0.1, 1.0]
+
+
+def test_a_search_that_is_not_done_is_no_result_beside_one_that_is():
+    T, D = select.TRAINED, select.DIVERGED
+    killed = [("bn", 1, lr, fate, 0.5) for lr, fate in ((0.0005, T), (1.0, D))]
+    table = outcomes([("bn", 0, lr, fate, 0.5) for lr, fate in ((0.1, T), (0.2, D))] + killed)
+    assert select.done_brackets(table)["seed"].tolist() == [0]
+    assert select.done_brackets(table[table["seed"] == 1])["fails"].tolist() == [1.0]  # all there is
 
 
 def test_rates_beyond_those_tried_are_tied():

@@ -96,25 +96,3 @@ def test_fate_is_one_rule_for_tables_and_analysis():
     assert criteria.fate("trained", 0.11, 100, 0.1) == criteria.STUCK
     assert criteria.fate("trained", None, None, 0.1) is None
     assert criteria.fate("trained", 0.9, 100, float("nan")) is None
-
-
-@pytest.mark.parametrize(
-    ("fates", "bracket"),
-    [
-        ("", (None, None)),
-        ("T", (1, None)),
-        ("D", (None, 1)),
-        ("S", (None, 1)),
-        ("TTSD", (2, 3)),
-        ("STD", (2, 3)),  # too slow below what trains is no upper limit
-        ("SSTSTD", (3, 4)),
-        ("SSDD", (None, 1)),
-        ("DTD", (None, 1)),  # divergence is one wherever it is
-        ("STDT", (2, 3)),
-    ],
-)
-def test_a_rate_is_too_high_if_it_diverges_or_fails_above_one_that_trains(fates, bracket):
-    words = {"T": "trained", "D": "diverged", "S": criteria.STUCK}
-    known = {float(lr): words[letter] for lr, letter in enumerate(fates, 1)}
-    assert criteria.rate_bracket(known) == bracket
-    assert criteria.rate_bracket(dict(reversed(known.items()))) == bracket

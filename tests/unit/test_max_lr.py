@@ -155,8 +155,42 @@ def test_the_command_takes_names_and_settings(tmp_path, capsys, monkeypatch):
     assert sweep.main(["max_lr", *words]) == 0
     assert "norm=bn" in capsys.readouterr().out
     assert {t.config.sweep for t in seen} == {"mine-max_lr"}
-    assert sweep.main(["max_lr", "lr=1"]) == 2
+    assert sweep.main(["max_lr", "scale=smoke"]) == 2
     assert "name of a sweep" in capsys.readouterr().err
+    trials = len(seen)
+    assert sweep.main(["max_lr", "lr=1", *words]) == 2
+    assert "chooses the rates itself" in capsys.readouterr().err
+    assert sweep.main(["max_lr", "norm=gn", *words, "--csv", str(tmp_path / "none" / "x.csv")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert len(seen) == trials  # before any training
+
+
+def test_a_search_that_is_interrupted_or_not_confirmed_does_not_end_well(tmp_path, monkeypatch, capsys):
+    """Its table is printed all the same."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("method: grid\nparameters: {scale: {value: smoke}}")
+    oracle, broken = Oracle({0: 10.0}), []
+
+    def launcher(code):
+        def launch(plan):
+            if plan.todo and not plan.todo[0].config.stop_when_decided:  # the one that confirms the lower end
+                broken.append(code)
+                return code
+            return oracle(plan)
+
+        return lambda words: launch
+
+    words = [str(file), f"runs_dir={tmp_path}", "--ratio", "2", "--low", "0.01", "--high", "1"]
+    for code in (130, 1):
+        monkeypatch.setattr(sweep, "_launcher", launcher(code))
+        assert sweep.main(["max_lr", *words]) == code
+        assert "not trained to its end" in capsys.readouterr().out
+    assert broken == [130, 1]
+
+
+def test_every_runs_folder_has_its_own_search(tmp_path):
+    both = [c for d in "ab" for c in configs(tmp_path / d, "seed=0")]
+    assert len(max_lr.recall(both, 2.0, 0.01, 1.0)) == 2
 
 
 def test_the_search_waits_for_whichever_launcher_is_set(monkeypatch):
@@ -215,7 +249,7 @@ def test_rates_that_others_tried_do_not_hide_those_that_were_asked_for(tmp_path)
     assert found.fails == 0.00097656
 
 
-@pytest.mark.parametrize("bad", [{"ratio": 1.0}, {"low": 0.0}, {"low": 2.0}])
+@pytest.mark.parametrize("bad", [{"ratio": 1.0}, {"low": 0.0}, {"low": 2.0}, {"ratio": 100, "low": 0.11}])
 def test_bad_ranges_are_refused(tmp_path, bad):
     with pytest.raises(ConfigError):
         max_lr.find(configs(tmp_path), Oracle({0: 1}), **{"ratio": 2, "low": 1e-3, "high": 1} | bad)

@@ -11,8 +11,9 @@ DEPTH, WARM = "model.depth", "schedule.warm_start_epochs"
 
 
 def _brackets(case: Case) -> pd.DataFrame:
-    """One row per configuration and seed: between which rates training ceases to work."""
-    return select.rate_brackets(case.outcomes)
+    """Between which rates training ceases to work, per configuration and seed whose search is done."""
+    found = select.rate_brackets(case.outcomes)
+    return found[found["narrow"]]
 
 
 def _higher(a: pd.DataFrame, b: pd.DataFrame) -> Evidence:
