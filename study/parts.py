@@ -5,6 +5,7 @@ Each part is a sweep, a search for the highest rates or the random matrices, eac
 Without names, those parts whose claims the laptop scale can decide; --all takes the others too.
 """
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -12,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from study import max_lr, pipes
-from study.arguments import Parser
-from study.errors import StudyError, unknown
+from study import brackets, max_lr, pipes
+from study.arguments import Parser, whole
+from study.errors import ConfigError, StudyError, unknown
 from study.launch.cost import duration
 from study.paths import RANDOM_MATRICES
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
-SEARCH = {"ratio": 2.0, "low": 0.0005, "high": 1.0}
-"""Options of the searches. Lower rates are not tried: twelve epochs at 0.0001 hardly leave chance."""
+SEARCH = {"ratio": brackets.RATIO, "low": brackets.LOW, "high": brackets.HIGH}
+"""Options of the searches."""
 RUNS_A_SEARCH = 8
 """At most: both ends of twelve rates, five between them while none trains, one that halves the bracket."""
 
@@ -32,16 +33,29 @@ class Part:
     name: str
     """Of its sweep."""
     what: str
-    seconds: float
-    """Of one run at scale=laptop on one core of an AMD EPYC, measured (conf/experiment/NAME.yaml)."""
+    laptop: float
+    """Seconds of one run at scale=laptop on one core of an AMD EPYC, measured (conf/experiment/NAME.yaml)."""
+    workstation: float
+    """The same at scale=workstation: from measured steps, at most."""
     decides: bool = True
     """Whether its claims can be decided on the digits; where not, larger or more images are needed."""
     search: bool = False
+    full_size: bool = False
+    """Whether it keeps its size at every scale."""
+
+    def seconds(self, scale: str) -> float:
+        """Of one run on one core, where none like it was measured; NaN if that is not known."""
+        if self.full_size:
+            return self.laptop
+        known = {"smoke": 2.0, "laptop": self.laptop, "workstation": self.workstation}
+        return known.get(scale, math.nan)
 
     def plan(self, settings: Sequence[str]) -> Any:
         """Return its study.launch.plan.Plan; of a search, one trial for each configuration and seed."""
         from study.sweep import plan_of, read_sweep
 
+        if self.search:
+            max_lr.refuse_rates(settings)
         return plan_of(read_sweep(SWEEPS / f"{self.name}.yaml"), list(settings))
 
     def run(self, settings: Sequence[str]) -> int:
@@ -77,23 +91,23 @@ class Part:
 
 
 PARTS = (
-    Part("bjorck_init", "networks before training, full size", 100),
-    Part("loss_along_gradient", "the loss along the gradient", 31),
-    Part("diverging_update", "an update that diverges", 31),
-    Part("early_moments", "moments over the first mini-batches", 26),
-    Part("gradient_noise", "gradient noise against batch size", 22),
-    Part("fig01", "learning curves by rate", 52),
-    Part("bn_on_top", "BN on the classifier's input alone", 52),
-    Part("max_lr", "highest rate without BN, by depth", 25, search=True),
-    Part("max_lr_alternating", "highest rate, alternating statistics", 31, search=True),
+    Part("bjorck_init", "networks before training, full size", 100, 100, full_size=True),
+    Part("loss_along_gradient", "the loss along the gradient", 31, 1200),
+    Part("diverging_update", "an update that diverges", 31, 1200),
+    Part("early_moments", "moments over the first mini-batches", 26, 1200),
+    Part("gradient_noise", "gradient noise against batch size", 22, 110),
+    Part("fig01", "learning curves by rate", 52, 7600),
+    Part("bn_on_top", "BN on the classifier's input alone", 52, 7200),
+    Part("max_lr", "highest rate without BN, by depth", 25, 3700, search=True),
+    Part("max_lr_alternating", "highest rate, alternating statistics", 31, 4500, search=True),
     # Its warm start is one epoch: 23 steps here, 391 in the paper.
-    Part("max_lr_warm_start", "highest rate, warm start", 38, decides=False, search=True),
-    Part("max_lr_table", "highest rates, all depths", 26, decides=False, search=True),
-    Part("bn_parts", "BN without its parts", 55, decides=False),
-    Part("schemes", "other normalisations by rate", 55, decides=False),
-    Part("lsuv", "LSUV in the place of BN", 52, decides=False),
-    Part("zero_or_large", "weights that are 0 or large", 52, decides=False),
-    Part("batch_rate", "batch size, rate, sharpness", 170, decides=False),
+    Part("max_lr_warm_start", "highest rate, warm start", 38, 5600, decides=False, search=True),
+    Part("max_lr_table", "highest rates, all depths", 26, 3800, decides=False, search=True),
+    Part("bn_parts", "BN without its parts", 55, 8300, decides=False),
+    Part("schemes", "other normalisations by rate", 55, 8300, decides=False),
+    Part("lsuv", "LSUV in the place of BN", 52, 6500, decides=False),
+    Part("zero_or_large", "weights that are 0 or large", 52, 7200, decides=False),
+    Part("batch_rate", "batch size, rate, sharpness", 170, 18000, decides=False),
 )
 RANDMAT = "randmat"
 DRAWS = 11
@@ -111,7 +125,7 @@ class Line:
     total: int
     left: int
     seconds: float
-    """Of one core, at most."""
+    """Of one core, at most; NaN if that is not known."""
     shared: int = 0
     """Runs that are still to do and stand with an earlier part."""
 
@@ -132,29 +146,36 @@ def lines_of(parts: Sequence[Part], settings: Sequence[str], seen: set[str]) -> 
             left = sum(n for name, n in still.items() if name not in seen)
             total, shared = RUNS_A_SEARCH * len(searches), sum(still.values()) - left
             seen |= set(still)
-            found.append(Line(part.name, part.what, total, left, left * part.seconds, shared))
+            each = max((part.seconds(scale) for scale in {t.config.scale for t in plan.trials}), default=0.0)
+            found.append(Line(part.name, part.what, total, left, left * each if left else 0.0, shared))
             continue
         costs = dict(zip((t.run_id for t in plan.todo), plan.estimates, strict=True))
         own = [t for t in plan.todo if t.run_id not in seen]
         seen |= set(costs)
         known = [costs[t.run_id] if t.config.epochs > 1 else None for t in own]
-        seconds = sum(part.seconds if s is None else s for s in known)
+        seconds = sum(
+            part.seconds(t.config.scale) if s is None else s for t, s in zip(own, known, strict=True)
+        )
         shared = len(plan.todo) - len(own)
         found.append(Line(part.name, part.what, len(plan.trials), len(own), seconds, shared))
     return found
 
 
 def table(lines: Sequence[Line], at_once: int) -> str:
-    """Return runs, what is left and its cost, part by part, and the sum."""
+    """Return runs, what is left and its cost, part by part, and the sum; unknown costs are left open."""
     rows = [("part", "runs", "left", "cost", "")]
-    rows += [(x.name, str(x.total), str(x.left), duration(x.seconds / at_once), _what(x)) for x in lines]
+    rows += [(x.name, str(x.total), str(x.left), _cost(x.seconds / at_once), _what(x)) for x in lines]
     whole = sum(x.seconds for x in lines) / at_once
-    rows.append(("together", "", str(sum(x.left for x in lines)), duration(whole), ""))
+    rows.append(("together", "", str(sum(x.left for x in lines)), _cost(whole), ""))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return "\n".join(
         f"{a:{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}".rstrip()
         for a, b, c, d, e in rows
     )
+
+
+def _cost(seconds: float) -> str:
+    return "?" if math.isnan(seconds) else duration(seconds)
 
 
 def _what(line: Line) -> str:
@@ -189,8 +210,7 @@ def _main(args: Any, names: Sequence[str], settings: Sequence[str]) -> int:
     for name in names:
         if name not in (RANDMAT, *by_name):
             raise unknown("part", name, (RANDMAT, *by_name))
-    runs_dir = next((s.partition("=")[2] for s in settings[::-1] if s.startswith("runs_dir=")), "runs")
-    folder = Path(runs_dir) / RANDOM_MATRICES
+    folder = _runs_dir(settings) / RANDOM_MATRICES
     wanted = names or [RANDMAT, *(p.name for p in PARTS if p.decides or args.all)]
     seen: set[str] = set()
     lines = [randmat_line(folder)] if RANDMAT in wanted else []
@@ -200,16 +220,37 @@ def _main(args: Any, names: Sequence[str], settings: Sequence[str]) -> int:
     )
     print(table(lines, args.workers), flush=True)
     rest = [] if names else [p for p in PARTS if p.name not in wanted]
-    if rest:
+    others = lines_of(rest, settings, seen)
+    if others:
         print("\nnot decided by the digits, left to --all, to scale=workstation or to scale=paper:")
-        print(table(lines_of(rest, settings, seen), args.workers), flush=True)
+        print(table(others, args.workers), flush=True)
+    if any(math.isnan(line.seconds) for line in [*lines, *others]):
+        print("?: never measured; `python -m study.estimate PART scale=paper` counts what a GPU would take")
     if args.command == "plan":
         return 0
     worst = 0
-    for name in wanted:
+    for i, name in enumerate(wanted):
         print(f"\n{name}", flush=True)
-        worst = max(worst, _run(name, by_name, folder, settings, args.workers))
+        code = _run(name, by_name, folder, settings, args.workers)
+        if code == max_lr.INTERRUPTED:
+            after = f", before {', '.join(wanted[i + 1 :])}" if wanted[i + 1 :] else ""
+            print(f"stopped in {name}{after}; the same command goes on here", file=sys.stderr)
+            return code
+        worst = max(worst, code)
     return worst
+
+
+def _runs_dir(settings: Sequence[str]) -> Path:
+    """Return the folder that settings name. Raises ConfigError if they name several."""
+    from hydra.core.override_parser.types import QuotedString
+
+    from study.compose import check
+
+    named = [x for x in check(settings, multirun=True) if x.key_or_group == "runs_dir"]
+    if any(x.is_sweep_override() for x in named):
+        raise ConfigError("the parts go into one folder: give one runs_dir, quoted if it holds a comma")
+    value = named[-1].value() if named else "runs"
+    return Path(value.text if isinstance(value, QuotedString) else str(value))
 
 
 def _run(name: str, by_name: dict[str, Part], folder: Path, settings: Sequence[str], workers: int) -> int:
@@ -222,15 +263,20 @@ def _run(name: str, by_name: dict[str, Part], folder: Path, settings: Sequence[s
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m study.parts", description="Plan or run the parts of the study, one after another."
+        prog="python -m study.parts",
+        description="Plan or run the parts of the study, one after another: "
+        + ", ".join([RANDMAT, *(p.name for p in PARTS)]),
     )
     parser.add_argument("command", choices=("plan", "run"))
     parser.add_argument(
-        "words", nargs="*", metavar="PART|SETTING", help="parts; settings such as runs_dir=DIR"
+        "words",
+        nargs="*",
+        metavar="PART|SETTING",
+        help="parts; settings such as scale=workstation, runs_dir=DIR",
     )
     parser.add_argument("--all", action="store_true", help="also the parts that the digits cannot decide")
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="trials at once, for the estimate"
+        "--workers", type=whole(1), default=os.cpu_count() or 1, help="trials at once, for the estimate"
     )
     return parser
 
