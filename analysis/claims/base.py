@@ -118,7 +118,8 @@ class Claim:
     estimator: str
     rule: str
     unit: str
-    """Of the estimate: "share" or "accuracy" (both shown in percentage points), "times" or "" (a number)."""
+    """Of the estimate: "share" or "accuracy" (both shown in percentage points), "times", "level" (a number
+    whose logarithm is tested) or "" (a number)."""
     test: Callable[..., Evidence]
     """Given one frame per cell, in the order of `cells`: outcomes, or what `measure` found."""
     least_seeds: Callable[[float], int]

@@ -11,6 +11,9 @@ from analysis.tidy import each
 PERCENT = ("share", "accuracy")
 """Units of claims whose estimates and values are shown in percent."""
 
+LOGARITHMIC = ("times", "level")
+"""Units of claims whose tests take decimal logarithms; estimates and values are shown without."""
+
 
 def measured(result: claims.Result) -> Sheet | None:
     """One row per run (or draw of matrices) in the order of the claim's cells; None where none was judged."""
@@ -38,7 +41,7 @@ def effect(result: claims.Result) -> str:
         above = int((a > b).sum())
     text = f"{first} above {second} in {above} of {len(a)} pairs"
     if np.isfinite([a, b]).all() and np.isfinite(spread := stats.standardised_paired(a, b)):
-        logs = " of logarithms" if claim.unit == "times" else ""
+        logs = " of logarithms" if claim.unit in LOGARITHMIC else ""
         text += f"; paired difference{logs} over its standard deviation: {plain(spread)}"
     return text
 
@@ -93,7 +96,7 @@ def _shown(claim: claims.Claim, value: float) -> str:
     if claim.unit in PERCENT:
         return f"{100 * value:.1f}%".replace("-", "−")
     with np.errstate(over="ignore"):
-        return plain(float(np.power(10.0, value)) if claim.unit == "times" else value)
+        return plain(float(np.power(10.0, value)) if claim.unit in LOGARITHMIC else value)
 
 
 def _end(rate: float) -> str:

@@ -138,7 +138,8 @@ def _estimate(result: claims.Result) -> tuple[str, str]:
         return MISSING, MISSING
     percent = result.claim.unit in evidence.PERCENT
     show = _points if percent else evidence.plain
-    estimate = f"{show(found.estimate)} points" if percent else f"{show(found.estimate)} {result.claim.unit}"
+    unit = "points" if percent else result.claim.unit.replace("level", "")
+    estimate = f"{show(found.estimate)} {unit}"
     if math.isnan(found.low) and math.isnan(found.high):
         return estimate.strip(), MISSING
     return estimate.strip(), f"{show(found.low)} to {show(found.high)}"

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.claims import Case
 from analysis.claims.base import judged
-from analysis.claims.bjorck import gradients, max_rates
+from analysis.claims.bjorck import activations, gradients, max_rates
 from analysis.page import evidence
 from tests import claim_studies as studies
 
@@ -43,6 +43,15 @@ def test_averages_are_geometric_where_values_are_ratios(result):
     none, bn = evidence.averages(result).split("; ")
     assert float(none.split()[1]) == pytest.approx(10 ** result.cells[0]["value"].mean(), rel=5e-3)
     assert bn.startswith("bn: ")
+
+
+def test_values_of_a_level_are_shown_as_its_estimate_is(result):
+    """Not as the logarithms that the test compares."""
+    claim = next(c for c in activations.CLAIMS if c.id == "channels_reach_a_hundred_without_bn")
+    cell = result.cells[0].assign(value=[1.0, 2.0, 3.0])
+    level = dataclasses.replace(result, claim=claim, cells=(cell,))
+    assert [row[2] for row in evidence.measured(level).rows] == ["10", "100", "1e+03"]
+    assert evidence.averages(level).startswith("none: 100 (")
 
 
 def test_values_that_are_not_finite_are_counted_and_warn_nobody(result):

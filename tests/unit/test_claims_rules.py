@@ -159,7 +159,7 @@ def test_every_claim_says_all_that_decides_it_and_points_to_figures_and_sweeps()
             assert "  " not in text
         assert claim.sentence.endswith(".")
         assert claim.cells
-        assert claim.unit in {"share", "accuracy", "times", ""}
+        assert claim.unit in {"share", "accuracy", "times", "level", ""}
         assert set(claim.figures) <= names, claim.id
         assert not claim.paired or len(claim.cells) <= 2
     for claims in explanations().values():
