@@ -121,6 +121,15 @@ def norm_colours(norms: Iterable[str]) -> dict[str, str]:
     return {n: fixed.get(n) or palette[others.index(n) % len(palette)] for n in ordered}
 
 
+MANY = 10
+"""Seeds from which single lines would hide each other."""
+
+
+def seed_line(seeds: int) -> dict[str, Any]:
+    """How the line of one of so many seeds looks: many are thin and pale, so that their density shows."""
+    return {"linewidth": 0.6, "alpha": 0.4} if seeds > MANY else {"linewidth": 1.0, "alpha": 0.85}
+
+
 def rate_label(rate: float) -> str:
     """Write a rate as papers do: 0.1, 0.003, 0.0001; exponents only beyond that."""
     text = f"{rate:g}"
@@ -160,12 +169,18 @@ def legends(figure: Figure, rates: Iterable[float], norms: Iterable[str], *, mar
 
 
 def log_axis(
-    axes: Axes, axis: str, values: ArrayLike, *, among: ArrayLike | None = None, narrow: bool = False
+    axes: Axes,
+    axis: str,
+    values: ArrayLike,
+    *,
+    among: ArrayLike | None = None,
+    narrow: bool = False,
+    remark: bool = True,
 ) -> int:
     """Make an axis logarithmic; write on it how many of `values` it cannot show, and return that number.
 
     Panels that share the axis give all of its values in `among`: its ticks are for those. In a `narrow` panel
-    the remark takes two lines.
+    the remark takes two lines; without `remark` the caller says it elsewhere.
     """
     x = np.asarray(values, float)
     every = x if among is None else np.asarray(among, float)
@@ -173,7 +188,7 @@ def log_axis(
     if _showable(every).any():
         (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
         _log_ticks(axes.xaxis if axis == "x" else axes.yaxis, every[_showable(every)])
-    if hidden:
+    if hidden and remark:
         end = "\n" if narrow else " "
         note(axes, f"{hidden} of {len(x)} values not finite{end}or not positive: not shown")
     return hidden
@@ -231,7 +246,9 @@ def footnote(figure: Figure, lines: Sequence[str]) -> None:
     lowest = min((legend.get_window_extent().y0 for legend in figure.legends), default=0.0)
     most = int(LINE * width / WIDTH)
     whole = (line.replace(" ", "\N{NO-BREAK SPACE}") if len(line) < most else line for line in lines)
-    text = textwrap.fill(";  ".join(whole), most, break_long_words=False).replace("\N{NO-BREAK SPACE}", " ")
+    text = textwrap.fill(";  ".join(whole), most, break_long_words=False, break_on_hyphens=False).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     figure.text(0.065, lowest / height - 0.01, text, va="top", fontsize=8, color="#333333")
 
 

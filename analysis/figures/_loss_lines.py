@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from analysis import style
 from analysis.figures import _probes as probes
@@ -14,9 +13,11 @@ TOP, BOTTOM = 1e4, 1e-3
 
 
 def draw(batches: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> style.Drawing:
-    """One panel per batch, one line per run; what is beyond the panel is counted on it."""
+    """One panel per batch, one line per run; what is beyond the panels is counted below them."""
     colours = style.norm_colours(probes.norms(table))
-    data, seen = [], []
+    look = style.seed_line(table["seed"].nunique())
+    every = pd.Series(np.concatenate([probes.numbers(r) for r in table["ratio"]]))
+    data, seen, lost = [], [], []
     with style.styled():
         figure, grid = probes.panels(1, len(batches), 3.1, sharey=True)
         for axes, (title, rows) in zip(grid[0], batches.items(), strict=True):
@@ -24,23 +25,26 @@ def draw(batches: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> style.Draw
             for norm, seed, run in probes.each_run(rows):
                 alpha, ratios = (probes.numbers(run[c].iloc[0]) for c in ("alpha", "ratio"))
                 drawn = np.where(np.isfinite(ratios), ratios, np.nan)
-                axes.plot(alpha, drawn, color=colours[norm], linewidth=1.2, alpha=0.9)
+                axes.plot(alpha, drawn, color=colours[norm], **look)
                 shown.append(
                     pd.DataFrame({"batch": title, "norm": norm, "seed": seed}, index=range(len(alpha)))
                 )
                 shown[-1] = shown[-1].assign(alpha=alpha, ratio=ratios)
-            every = pd.concat(shown)
-            style.log_axis(axes, "x", every["alpha"])
-            style.log_axis(
-                axes, "y", every["ratio"], among=np.concatenate([probes.numbers(r) for r in table["ratio"]])
-            )
+            mine = pd.concat(shown)
+            style.log_axis(axes, "x", mine["alpha"])
+            hidden = style.log_axis(axes, "y", mine["ratio"], among=every, remark=False)
             axes.axhline(1, color="#444444", linewidth=0.8, linestyle=(0, (2, 2)))
             axes.set(xlabel="step size α", title=title)
-            _limit(axes, every["ratio"])
-            data.append(every)
+            lost += _beyond(f"{title}: " if len(batches) > 1 else "", mine["ratio"], hidden)
+            data.append(mine)
             seen += _seen(rows, f"{title[0].upper()}{title[1:]}: " if len(batches) > 1 else "")
         grid[0, 0].set_ylabel("loss after ÷ loss before")
+        finite = every[np.isfinite(every)]
+        if len(finite):
+            low, high = float(finite.min()), float(finite.max())
+            grid[0, 0].set_ylim(max(BOTTOM, low * 0.8), min(TOP, max(10.0, high * 1.3)))
         probes.norm_legend(figure, table)
+        style.footnote(figure, lost)
     caption = (
         "One line per seed. Dotted: where the loss is what it was. A line that ends does so where the loss "
         "is no longer a number, or above the top of the figure."
@@ -48,16 +52,16 @@ def draw(batches: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> style.Draw
     return style.Drawing(figure, pd.concat(data), caption, tuple(seen))
 
 
-def _limit(axes: Axes, ratios: "pd.Series[float]") -> None:
-    finite = ratios[np.isfinite(ratios)]
-    if finite.empty:
-        return
-    axes.set_ylim(max(BOTTOM, float(finite.min()) * 0.8), min(TOP, max(10.0, float(finite.max()) * 1.3)))
-    above, below = int((finite > TOP).sum()), int((finite < BOTTOM).sum())
-    beyond = [f"{above} of {len(ratios)} values above {style.power_of_ten(TOP)}"] if above else []
-    beyond += [f"{below} of {len(ratios)} values below {style.power_of_ten(BOTTOM)}"] if below else []
-    if beyond:
-        style.note(axes, "\n".join(beyond), y=0.93)
+def _beyond(head: str, ratios: "pd.Series[float]", hidden: int) -> list[str]:
+    """How many values a panel does not show, and why; nothing if it shows all."""
+    finite = ratios[np.isfinite(ratios) & (ratios > 0)]
+    counts = (
+        (hidden, "not finite or not positive"),
+        (int((finite > TOP).sum()), f"above {style.power_of_ten(TOP)}"),
+        (int((finite < BOTTOM).sum()), f"below {style.power_of_ten(BOTTOM)}"),
+    )
+    told = [f"{n} {words}" for n, words in counts if n]
+    return [f"{head}of {len(ratios)} values not shown: {', '.join(told)}"] if told else []
 
 
 def _seen(rows: pd.DataFrame, head: str) -> list[str]:

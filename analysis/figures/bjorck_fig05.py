@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis import style
@@ -32,26 +33,45 @@ DASHES: dict[str, Any] = {"data": "-", "noise": (0, (1.5, 1.5))}
 
 
 def draw(frames: Frames) -> style.Drawing:
-    """Lines over all layers of the main path, dots at the paper's; dotted lines are noise images."""
+    """Lines over all layers of the main path, dots at the paper's; dotted lines are noise images.
+
+    Where there are many seeds, the dots are on their median.
+    """
     data = by_layer(probes.rows(frames, "activation_moments"))
+    sources = [s for s in DASHES if (data["source"] == s).any()]
+    many = data["seed"].nunique() > style.MANY
     colours = style.norm_colours(probes.norms(data))
     with style.styled():
         figure, grid = probes.panels(1, 2, 3.2)
         for axes, (name, label) in zip(grid[0], COLUMNS, strict=True):
             for (norm, _, source), run in groups(data, ["norm", "seed", "source"]):
-                drawn = run[name].where(np.isfinite(run[name]))
-                look = {"color": colours[norm], "linewidth": 0.9, "alpha": 0.85}
-                axes.plot(run["number"], drawn, linestyle=DASHES[source], **look)
-                if source == "data":
-                    dots = run["number"].isin(MARKED)
-                    axes.scatter(run["number"][dots], drawn[dots], s=9, color=colours[norm], zorder=3)
+                _line(
+                    axes, run, name, source, colours[norm], not many, style.seed_line(data["seed"].nunique())
+                )
+            for (norm, source), runs in groups(data, ["norm", "source"]) if many else ():
+                middle = runs.groupby("number")[[name]].median().reset_index()
+                _line(axes, middle, name, source, colours[norm], True, {"linewidth": 1.8})
             style.log_axis(axes, "y", data[name])
             axes.set(title=label, xlabel="layer")
-        noise = [Line2D([], [], color="#444444", linestyle=s, label=f"{k} images") for k, s in DASHES.items()]
-        noise[0].set_label("training images")
-        probes.norm_legend(figure, data, noise)
+        words = {"data": "training images", "noise": "noise images"}
+        looks = [Line2D([], [], color="#444444", linestyle=DASHES[s], label=words[s]) for s in sources]
+        probes.norm_legend(figure, data, looks if len(looks) > 1 else ())
     caption = "One line per seed; dots at the layers the paper shows, the classifier's output last."
+    if many:
+        caption = caption.replace("seed;", "seed, thick lines their medians;")
+    if "noise" not in sources:
+        caption += " Noise images were not measured here."
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
+
+
+def _line(
+    axes: Axes, rows: pd.DataFrame, name: str, source: str, colour: str, dotted: bool, look: dict[str, Any]
+) -> None:
+    drawn = rows[name].where(np.isfinite(rows[name]))
+    axes.plot(rows["number"], drawn, color=colour, linestyle=DASHES[source], **look)
+    if dotted and source == "data":
+        dots = rows["number"].isin(MARKED)
+        axes.scatter(rows["number"][dots], drawn[dots], s=9, color=colour, zorder=3)
 
 
 def by_layer(raw: pd.DataFrame) -> pd.DataFrame:

@@ -25,24 +25,29 @@ LAYERS = (8, 44, 80)
 
 
 def draw(frames: Frames) -> style.Drawing:
-    """Means and variances by step, one line per layer and seed."""
+    """Means and variances by step, a column per layer: one line per seed, and their median."""
     data = first_moments(frames)
-    looks = dict(zip(probes.layers(data), style.DASHES, strict=False))
+    numbers = probes.layers(data)
+    look = style.seed_line(data["seed"].nunique())
     colour = style.norm_colours(["none"])["none"]
     with style.styled():
-        figure, grid = probes.panels(1, 2, 3.0)
-        for axes, name in zip(grid[0], ("mean", "variance"), strict=True):
-            for (number, seed), run in groups(data, ["number", "seed"]):
-                label = f"layer {int(number)}" if seed == data["seed"].min() and name == "mean" else None
-                drawn = run.sort_values("step")
-                axes.plot(drawn["step"] + 1, drawn[name], color=colour, linestyle=looks[number], label=label)
-            style.log_axis(axes, "y", data[name])
-            axes.set(title="mean |channel mean|" if name == "mean" else "mean channel variance")
+        figure, grid = probes.panels(2, len(numbers), 4.2, sharex=True, sharey="row")
+        for row, name in zip(grid, ("mean", "variance"), strict=True):
+            for axes, number in zip(row, numbers, strict=True):
+                mine = data[data["number"] == number].sort_values("step")
+                for _, run in groups(mine, ["seed"]):
+                    axes.plot(run["step"] + 1, run[name], color=colour, **look)
+                middle = mine.groupby("step")[name].median()
+                axes.plot(middle.index + 1, middle, color="#222222", linewidth=1.6)
+                style.log_axis(axes, "y", mine[name], among=data[name], narrow=True)
+            row[0].set_ylabel("mean |channel mean|" if name == "mean" else "mean channel variance")
+        for axes, number in zip(grid[0], numbers, strict=True):
+            axes.set_title(f"layer {number}")
+        for axes in grid[1]:
             axes.set_xlabel("mini-batch")
-        figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3)
     caption = (
-        f"Rate {style.rate_label(float(data['lr'].iloc[0]))}, {probes.seeds(data)}; one line per layer and "
-        f"seed."
+        f"Rate {style.rate_label(float(data['lr'].iloc[0]))}, {probes.seeds(data)}: one line per seed, their "
+        f"median dark."
     )
     return style.Drawing(figure, data, caption, tuple(_seen(data)))
 

@@ -17,7 +17,7 @@ NEEDS = ("probe:gradient_noise",)
 EXPECTED = "gradient_noise"
 MEASURED = (
     "How far the gradient of a random batch of b images lies from that of all images of a subset: the mean "
-    "squared length of the difference, E‖g_B − g‖², before training."
+    "squared length of the difference, E‖g(batch) − g‖², before training."
 )
 HOW = (
     "Batches of several sizes are drawn from a fixed subset of N training images, without replacement as a "
@@ -42,14 +42,14 @@ def draw(frames: Frames) -> style.Drawing:
         figure, grid = probes.panels(1, 1, 3.4)
         axes = grid[0, 0]
         for (norm, _, law), run in groups(data, ["norm", "seed", "law"]):
-            look = {"color": colours[norm], "alpha": 0.8}
-            axes.plot(
-                run["batch_size"], run["variance"], marker=MARKS[law], markersize=4, linewidth=0.8, **look
-            )
-            axes.plot(run["batch_size"], run["bound"], linestyle="--", linewidth=0.8, **look)
+            look = style.seed_line(2 * data["seed"].nunique()) | {"color": colours[norm]}
+            axes.plot(run["batch_size"], run["variance"], marker=MARKS[law], markersize=3, **look)
+            axes.plot(run["batch_size"], run["bound"], linestyle="--", **look)
         style.log_axis(axes, "x", data["batch_size"])
+        sizes = sorted(data["batch_size"].unique())
+        axes.set_xticks(sizes, [f"{b:g}" for b in sizes])
         style.log_axis(axes, "y", data["variance"])
-        axes.set(xlabel="batch size b", ylabel="E‖g_B − g‖²")
+        axes.set(xlabel="batch size b", ylabel="mean squared distance E‖g(batch) − g‖²")
         laws = [
             Line2D([], [], color="#444444", marker=m, label=law.replace("_", " ")) for law, m in MARKS.items()
         ]

@@ -38,6 +38,10 @@ def draw(frames: Frames) -> style.Drawing:
     table = table[(table["fate"] != select.UNDECIDED) & ~select.first_steps(table)]
     if table["lr"].nunique() < 2 or not (table["seed"].nunique() > 1 or searched(table).any()):
         raise UndrawableError  # one seed of a grid: the figure of fates says as much
+    tried = table.groupby("norm", observed=True)["lr"].transform("nunique")
+    table = table[tried > 1]  # one rate limits nothing
+    if table.empty:
+        raise UndrawableError("each norm was tried at one rate alone")
     norms = select.norm_order(table["norm"])
     if len(norms) > MOST_NORMS:
         raise UndrawableError(f"{len(norms)} norms are too many for one panel; Table 3 has them all")
@@ -70,7 +74,7 @@ def draw(frames: Frames) -> style.Drawing:
 
 def _data(table: pd.DataFrame) -> pd.DataFrame:
     """One row per norm and seed: works, fails, fails_by; sorted so that a norm's lines form a staircase."""
-    found = select.rate_brackets(table)
+    found = select.done_brackets(table)
     fate = {(str(r.norm), r.seed, r.lr): str(r.fate) for r in each(table)}
     found["fails_by"] = [fate.get((str(r.norm), r.seed, r.fails), "") for r in each(found)]
     found = found.sort_values(["norm", "works", "fails"], na_position="first", kind="stable")

@@ -1,6 +1,7 @@
 """Figures drawn from probe tables: right numbers, safe with what probes can record, and silent without."""
 
 import itertools
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -217,3 +218,45 @@ def test_tables_of_another_version_keep_no_other_figure_from_the_page(usual, tmp
     assert any("Fig 2" in sentence and "not as expected" in sentence for sentence in drawn.not_drawn)
     names = [picture.name for section in drawn.sections for picture in section.pictures]
     assert "bjorck_fig05" in names
+
+
+def test_what_a_panel_cannot_show_is_told_below_it_and_all_else_is_inside(tmp_path):
+    """Bare networks fall to a hundredth of their loss at one mini-batch alone; panels share their axis."""
+    for norm, seed in itertools.product(("bn", "none"), (0, 1)):
+        probe = tables(norm, seed, first=True)["loss_along_gradient"]
+        ratios = probe.column("ratio").to_pylist()
+        first = [i for i, s in enumerate(probe.column("step").to_pylist()) if s == 0]
+        for i in first if norm == "none" else ():
+            ratios[i] = [0.01, float("inf"), 1e6, *ratios[i][3:]]
+        field = probe.schema.field("ratio")
+        at = probe.schema.get_field_index("ratio")
+        probe = probe.set_column(at, field, pa.array(ratios, field.type))
+        factory.write_run(tmp_path, norm=norm, seed=seed, lr=0.1, probes={"loss_along_gradient": probe})
+    drawing = bjorck_fig25.draw(load([tmp_path]))
+    low, high = drawing.figure.axes[-1].get_ylim()
+    assert low < 0.01
+    assert high <= 1e4
+    told = " ".join(t.get_text() for t in drawing.figure.texts)
+    assert "mini-batch 1: of" in told
+    assert "2 not finite or not positive, 2 above 10⁴" in told
+    assert not any(t.get_text() for a in drawing.figure.axes for t in a.texts)
+    plt.close(drawing.figure)
+
+
+def test_images_that_were_not_measured_are_not_in_the_legend(usual):
+    def labels(drawing):
+        plt.close(drawing.figure)
+        return [t.get_text() for t in drawing.figure.legends[0].get_texts()]
+
+    assert "noise images" in labels(bjorck_fig05.draw(usual))
+    table = usual.probes["activation_moments"]
+    alone = replace(usual, probes={**usual.probes, "activation_moments": table[table["source"] == "data"]})
+    drawing = bjorck_fig05.draw(alone)
+    assert not any("images" in text for text in labels(drawing))
+    assert "Noise images were not measured" in drawing.caption
+
+
+def test_many_seeds_are_pale_and_have_a_median():
+    few, many = style.seed_line(style.MANY), style.seed_line(style.MANY + 1)
+    assert many["alpha"] < few["alpha"]
+    assert many["linewidth"] < few["linewidth"]

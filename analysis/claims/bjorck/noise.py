@@ -31,7 +31,7 @@ CLAIMS = (
         source="§2.1, App. D",
         cells=(Cell("none"),),
         estimator=(
-            "exponent of the batch size in E‖g_B − g‖² at initialisation, corrected for the finite subset "
+            "exponent of the batch size in E‖g(batch) − g‖² before training, corrected for the finite subset "
             "that batches are drawn from; mean over seeds with Student's interval"
         ),
         rule=f"equivalence with −1 within {MARGIN:g}: two one-sided t tests",
