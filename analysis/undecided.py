@@ -209,7 +209,7 @@ def commands(seeds: Mapping[Addition, int], runs: Path) -> list[str]:
             "run",
             *names,
             f"seed=range(0,{n})",
-            f"runs_dir={runs}",
+            f"runs_dir={quoted(runs)}",
         ]
         words += [f"scale={scale}"] if scale not in ("", "laptop") else []
         found.append(shlex.join([*words, *settings]))

@@ -317,6 +317,17 @@ def test_runs_of_another_setting_get_the_seeds_they_lack(tmp_path, capsys):
     assert "seed=range(0,7)" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["sp ace,x", "a=b", "it's", "[1]", "null"])
+def test_a_printed_command_means_the_folder_that_was_named(tmp_path, name):
+    """Whatever its name holds that a shell or the settings' syntax would read otherwise."""
+    folder = tmp_path / name
+    for runs in (folder, Path(name)):
+        (line,) = undecided.commands({Addition("fig01", "smoke"): 7}, runs)
+        words = shlex.split(line)[5:]
+        made = compose_all(expand(sweep.read_sweep(sweep.SWEEPS / "fig01.yaml").settings(words)))
+        assert {config.runs_dir for config in made} == {str(runs)}
+
+
 def test_probes_of_another_sweeps_runs_are_not_asked_for(tmp_path):
     """A sweep that found runs made for another one still measures what its own file says."""
     made_by(tmp_path, "fig01", ["scale=smoke", "norm=bn", "lr=0.1", "seed=0"])
