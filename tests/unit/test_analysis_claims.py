@@ -351,7 +351,7 @@ def test_a_claim_on_runs_whose_settings_are_not_recorded_is_left_out(tmp_path, c
     assert undecided.main(["--runs", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "no seeds are added to fig01: run.json of its runs does not say" in err
+    assert "no seeds are added to fig01: run.json does not say" in err
 
 
 def test_seeds_are_added_to_the_sweep_whose_runs_they_join(tmp_path):

@@ -26,7 +26,17 @@ from study.records import METRICS
 from tests import factory
 
 ROOT = Path(__file__).parents[2]
-ALLOWED = {"describe", "records", "paths", "status", "criteria", "ownership", "pipes", "probe_schemas"}
+ALLOWED = {
+    "again",
+    "describe",
+    "records",
+    "paths",
+    "status",
+    "criteria",
+    "ownership",
+    "pipes",
+    "probe_schemas",
+}
 
 
 def test_importing_the_analysis_imports_no_torch():
