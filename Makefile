@@ -42,9 +42,12 @@ study: install
 	@$(BIN)/python -m study.parts run; code=$$?; \
 	[ $$code -gt 1 ] || $(BIN)/python -m analysis.report --runs runs --out report; exit $$code
 
-# The seeds of a second look, for the claims that the first ones left undetermined.
+# The seeds of a second look, for the claims that the first ones left undetermined. Kept in a variable first: a
+# pipe would hide that they could not be told.
 more-seeds: install
-	@$(BIN)/python -m analysis.undecided --runs runs | PATH="$(CURDIR)/$(BIN):$$PATH" sh -e
+	@commands=$$($(BIN)/python -m analysis.undecided --runs runs) || exit; \
+	[ -n "$$commands" ] || echo "nothing to add"; \
+	printf '%s\n' "$$commands" | PATH="$(CURDIR)/$(BIN):$$PATH" sh -e
 	@$(BIN)/python -m analysis.report --runs runs --out report
 
 lint: install

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from analysis import catalogue, parquet
@@ -184,6 +185,8 @@ def _read_directories(found: list[RunPaths]) -> tuple[Part, set[str], list[Probl
     runs = runs_table.frame((str(run.root), record) for run, record in records)
     records.clear()  # thousands of parsed records need not wait in memory for the tables
     metrics, bad = parquet.read({run.run_id: run.metrics for run in complete}, METRICS)
+    metrics, impossible = _without_impossible(metrics)
+    bad |= impossible
     problems += _faults(complete, "metrics.parquet", bad)
     files: dict[str, dict[str, Path]] = {}
     for run in complete:
@@ -196,6 +199,24 @@ def _read_directories(found: list[RunPaths]) -> tuple[Part, set[str], list[Probl
         problems += _faults(complete, f"probes/{name}.parquet", bad)
         faulty |= set(bad)
     return Part(runs, metrics, probes), {run.run_id for run in complete} - faulty, problems
+
+
+def _without_impossible(metrics: pa.Table) -> tuple[pa.Table, dict[str, str]]:
+    """The rows of runs all of whose accuracies can be, and {run id: what is wrong} of the others.
+
+    A network of non-finite weights has an accuracy as well, a count of answers divided by their number, so
+    that none but a damaged table lacks one.
+    """
+    share = metrics.column("accuracy")
+    possible = pc.and_(pc.greater_equal(share, 0), pc.less_equal(share, 1))
+    possible = pc.fill_null(pc.and_(possible, pc.greater(metrics.column("n"), 0)), False)
+    wrong = metrics.filter(pc.invert(possible)).column("run_id").unique()
+    if not len(wrong):
+        return metrics, {}
+    fault = "is damaged: an accuracy in it is no share of some images"
+    names = wrong.to_pylist()
+    theirs = pc.is_in(metrics.column("run_id").cast(pa.string()), pa.array(names, pa.string()))
+    return metrics.filter(pc.invert(theirs)), dict.fromkeys(names, fault)
 
 
 def _unite_probes(parts: list[Part], runs: pd.DataFrame) -> tuple[dict[str, pa.Table], list[Problem]]:

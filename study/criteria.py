@@ -92,7 +92,7 @@ def fate(outcome: str, accuracy: float | None, n: int | None, chance: float | No
     """
     if outcome == Outcome.DIVERGED:
         return str(outcome)
-    if accuracy is None or not n or chance is None or not 0 <= chance <= 1:
+    if accuracy is None or not 0 <= accuracy <= 1 or not n or chance is None or not 0 <= chance <= 1:
         return None
     return STUCK if stuck_at_chance(round(accuracy * n), n, chance) else str(Outcome.TRAINED)
 

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +33,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from study import pipes
-from study.arguments import Parser, counted
+from study.arguments import Parser, counted, whole
 from study.config import RunConfig
 from study.errors import StudyError
 from study.launch.cost import duration
+
+if TYPE_CHECKING:
+    from study.launch.slurm import Options
 
 SHARE_OF_PEAK = 0.4
 """Of a convolution's fp32 peak that cuDNN reaches on 16 to 64 channels: assumed, an optimist's figure."""
@@ -165,7 +168,7 @@ def table(runs: Iterable[RunConfig], each: int = 1) -> str:
     for run in runs:
         key = (run.model, run.norm, run.data, run.batch_size, run.epochs)
         kinds.setdefault(key, []).append(run)
-    lines = ["GFLOP/step  kernels  " + "  ".join(f"{g} ms/step  {g} h/run" for g in GPUS) + "  runs  network"]
+    lines = ["GFLOP/step  kernels  " + "  ".join(f"{g} ms/step  {g} a run" for g in GPUS) + "  runs  network"]
     total = dict.fromkeys(GPUS, 0.0)
     for alike in kinds.values():
         run, n = alike[0], len(alike) * each
@@ -174,13 +177,18 @@ def table(runs: Iterable[RunConfig], each: int = 1) -> str:
         for name, gpu in GPUS.items():
             whole = seconds(run, step, gpu)
             total[name] += whole * n
-            cells += [f"{1e3 * step.seconds(gpu):{len(name) + 8}.1f}", f"{whole / 3600:{len(name) + 6}.2f}"]
+            cells += [f"{1e3 * step.seconds(gpu):{len(name) + 8}.1f}", f"{_said(whole):>{len(name) + 6}}"]
         what = (
             f"{run.model.name}{run.model.depth} {run.norm.name}, batch {run.batch_size}, {run.epochs} epochs"
         )
         lines.append(f"{step.flops / 1e9:10.1f}  {step.kernels:7d}  {'  '.join(cells)}  {n:4d}  {what}")
-    sums = ", ".join(f"{duration(t)} on one {name}" for name, t in total.items())
+    sums = ", ".join(f"{_said(t)} on one {name}" for name, t in total.items())
     return "\n".join([*lines, f"all of them, one after another: {sums}"])
+
+
+def _said(seconds: float) -> str:
+    """As `duration`, which knows no part of a second."""
+    return duration(seconds) if seconds >= 0.5 else f"{seconds:.1g} s"
 
 
 def assumptions() -> str:
@@ -199,7 +207,8 @@ def scripts(runs: Sequence[RunConfig], overrides: Sequence[str], limit: int = 10
     """Return the sbatch scripts that a launch with hydra/launcher=slurm would send; sends nothing.
 
     One for each job array, at most `limit` tasks an array. The command in them is submitit's; where jobs keep
-    their files is known only once they are sent.
+    their files is known only once they are sent. Says so first where runs that want a GPU would get none: how
+    one is asked for differs from cluster to cluster, so that the launcher does not do it by itself.
     """
     from study.compose import by_hydra_launcher
     from study.launch import slurm
@@ -207,7 +216,7 @@ def scripts(runs: Sequence[RunConfig], overrides: Sequence[str], limit: int = 10
 
     _, values = by_hydra_launcher(["hydra/launcher=slurm", *overrides])
     options = slurm.options(**values)
-    texts = []
+    texts = [NO_GPU] if _wants_gpu(runs) and not _asks_for_gpu(options) else []
     with _srun_for_submitit():
         for tasks in slurm.packs(make_plan(runs).todo, options, limit):
             folder = Path(tasks[0][0].config.runs_dir) / "JOB"
@@ -216,6 +225,21 @@ def scripts(runs: Sequence[RunConfig], overrides: Sequence[str], limit: int = 10
             n = f"{counted(len(tasks), 'task')}, {counted(sum(map(len, tasks)), 'trial')}"
             texts.append(f"# array of {n}: --array=0-{len(tasks) - 1}\n{text}")
     return "\n".join(texts)
+
+
+NO_GPU = (
+    "# no GPU is asked for, so that these runs may compute on a CPU: add hydra.launcher.gpus=1 "
+    "(or hydra.launcher.gres=…, as the cluster has it)"
+)
+
+
+def _wants_gpu(runs: Sequence[RunConfig]) -> bool:
+    return any(r.device.startswith("cuda") or (r.scale == "paper" and r.device == "auto") for r in runs)
+
+
+def _asks_for_gpu(options: "Options") -> bool:
+    flags = any(flag.startswith(("--gpu", "--gres")) for flag in options.extra)
+    return bool(options.gpus or options.gres or flags)
 
 
 @contextlib.contextmanager
@@ -243,7 +267,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         hydra = [x for x in args.overrides if x.startswith("hydra")]
         plan = plan_of(read_sweep(args.file), [x for x in args.overrides if x not in hydra])
         runs = [trial.config for trial in plan.trials]
-        print(table(runs, args.each))
+        if not runs:
+            raise StudyError(f"{args.file.stem} with these settings has no runs: a list of values is empty")
+        each = args.each or _runs_behind(args.file.stem)
+        print(table(runs, each))
+        if not args.each and each > 1:
+            print(f"{args.file.stem} is a search: {each} runs, the most it makes, behind each of {len(runs)}")
         print(assumptions())
         if args.scripts:
             print(f"\n{scripts(runs, hydra)}")
@@ -251,6 +280,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"study.estimate: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _runs_behind(sweep: str) -> int:
+    """How many runs each one of a sweep stands for: of a search, as many as it makes at most."""
+    from study.parts import PARTS, RUNS_A_SEARCH
+
+    return RUNS_A_SEARCH if any(part.name == sweep and part.search for part in PARTS) else 1
 
 
 def _parser() -> Parser:
@@ -261,7 +297,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("file", type=sweep_file, metavar="NAME", help="NAME, or sweeps/NAME.yaml")
     parser.add_argument("overrides", nargs="*", help="settings on top of the file's, as in scale=paper")
-    parser.add_argument("--each", type=int, default=1, help="runs behind each one, as in a search (1)")
+    parser.add_argument(
+        "--each", type=whole(1), help="runs behind each one (1; of a search, the most it makes)"
+    )
     parser.add_argument("--scripts", action="store_true", help="print the sbatch scripts that would be sent")
     return parser
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from scipy.stats import mannwhitneyu
 
 from analysis import claims, undecided
@@ -17,7 +18,12 @@ from analysis.claims import base, rules
 from analysis.claims.base import Case, Result, Verdict, judged
 from analysis.claims.bjorck import max_rates, rates
 from analysis.load import load
-from study import parts
+from analysis.undecided import Addition
+from study import parts, sweep
+from study.compose import compose_all, expand
+from study.config import to_mapping
+from study.identity import scientific
+from study.paths import RunPaths
 from tests import factory
 
 
@@ -219,11 +225,15 @@ def test_verdicts_from_run_directories(tmp_path):
     assert results["larger_rates_improve_bn"].verdict == Verdict.NOT_RUN
 
 
+LAPTOP = {"data.channels": 3, "model.width_multiplier": 0.5, "batch_size": 64}
+"""What scale=laptop sets besides what the factory's runs have."""
+
+
 def test_what_is_undecided_is_told_as_the_commands_that_add_seeds(tmp_path, capsys):
     """Bare networks diverge at 0.1 half the time: seven seeds leave that open, so fourteen are asked for."""
     half = ["trained", "diverged"] * 4
     fates = {("bn", 0.1): ["trained"] * 7, ("none", 0.1): half[:7], ("none", 0.0001): ["trained"] * 7}
-    factory.grid_runs(tmp_path, fates, epochs=2, sweeps=("fig01",))
+    factory.grid_runs(tmp_path, fates, epochs=12, sweeps=("fig01",), extra=LAPTOP)
     assert undecided.main(["--runs", str(tmp_path)]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     words = shlex.split(line)
@@ -231,26 +241,131 @@ def test_what_is_undecided_is_told_as_the_commands_that_add_seeds(tmp_path, caps
     assert words[-2:] == ["seed=range(0,14)", f"runs_dir={tmp_path}"]
     assert "fig01" in words[4:-2]
     assert set(words[4:-2]) <= {part.name for part in parts.PARTS}
-    seeds = {("a", "laptop"): 14, ("b", "laptop"): 22, ("c", "laptop"): 14, ("a", "smoke"): 14}
+    seeds = {
+        Addition("a", "laptop"): 14,
+        Addition("b", "laptop"): 22,
+        Addition("c", "laptop"): 14,
+        Addition("a", "smoke"): 14,
+        Addition("c", "laptop", ("epochs=3",)): 14,
+    }
     assert undecided.commands(seeds, Path("r")) == [
         "python -m study.parts run a c 'seed=range(0,14)' runs_dir=r",
+        "python -m study.parts run c 'seed=range(0,14)' runs_dir=r epochs=3",
         "python -m study.parts run a 'seed=range(0,14)' runs_dir=r scale=smoke",
         "python -m study.parts run b 'seed=range(0,22)' runs_dir=r",
     ]
 
 
+def made_by(folder, name, settings):
+    """Write the runs that a sweep makes with settings on top, all of them trained; returns their configs."""
+    file = sweep.SWEEPS / f"{name}.yaml"
+    configs = compose_all(expand(sweep.read_sweep(file).settings(settings)))
+    for config in configs:
+        fields = scientific(config)
+        run = factory.write_run(
+            folder, norm=config.norm.name, lr=config.lr, seed=config.seed, epochs=config.epochs, extra=fields,
+            scientific=fields, sweeps=(name,), scale=config.scale, depth=config.model.depth,
+        )  # fmt: skip
+        RunPaths(folder / run).config.write_text(yaml.safe_dump(to_mapping(config)))
+    return configs
+
+
+def fields_but_seed(configs):
+    return {repr({**scientific(config), "seed": 0}) for config in configs}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["scale=smoke", "epochs=3"],
+        ["scale=smoke", "data.subset=128"],
+        ["data=cifar10", "data.root=elsewhere"],
+        ["lr=0.3,0.01", "norm=bn_linf,gn"],
+        ["batch_size=16", "init=orthogonal", "probes=first"],
+        ["schedule.factor=0.5", "norm.momentum=0.2"],
+    ],
+)
+def test_seeds_are_added_with_the_settings_of_the_runs_that_were_judged(tmp_path, settings):
+    """The commands make the same runs of other seeds; those they are added to are among them."""
+    first = made_by(tmp_path, "fig01", [*settings, "seed=0"])
+    frames = load([tmp_path])
+    claim = replace(rates.CLAIMS[0], sweep=("fig01",))
+    runs = tuple(frames.runs["run_id"].astype("str"))
+    result = Result(
+        claim, Verdict.UNDETERMINED, None, (1, 1), 7, 0.1, first[0].scale, runs, "", seeds_to_add_up_to=7
+    )
+    found, left_out = undecided.wanted([result], frames)
+    if "norm.momentum=0.2" in settings:  # without normalisation there is none
+        assert not found
+        assert "cannot be asked for again: norm.momentum has no effect" in left_out[0]
+        return
+    (line,) = undecided.commands(found, tmp_path)
+    words = shlex.split(line)[5:]
+    again = compose_all(expand(sweep.read_sweep(sweep.SWEEPS / "fig01.yaml").settings(words)))
+    assert len({config.seed for config in again}) == 7
+    assert fields_but_seed(first) <= fields_but_seed(again)
+    assert {(c.data.root, c.probes) for c in again} == {(c.data.root, c.probes) for c in first}
+
+
+def test_runs_of_another_setting_get_the_seeds_they_lack(tmp_path, capsys):
+    """Once the printed command was followed nothing more is asked for at that number of seeds."""
+    made_by(tmp_path, "fig01", ["scale=smoke", "epochs=3", "seed=0"])
+    undecided.main(["--runs", str(tmp_path)])
+    (line,) = capsys.readouterr().out.splitlines()
+    made_by(tmp_path, "fig01", shlex.split(line)[5:])
+    undecided.main(["--runs", str(tmp_path)])
+    assert "seed=range(0,7)" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["sp ace,x", "a=b", "it's", "[1]", "null"])
+def test_a_printed_command_means_the_folder_that_was_named(tmp_path, name):
+    """Whatever its name holds that a shell or the settings' syntax would read otherwise."""
+    folder = tmp_path / name
+    for runs in (folder, Path(name)):
+        (line,) = undecided.commands({Addition("fig01", "smoke"): 7}, runs)
+        words = shlex.split(line)[5:]
+        made = compose_all(expand(sweep.read_sweep(sweep.SWEEPS / "fig01.yaml").settings(words)))
+        assert {config.runs_dir for config in made} == {str(runs)}
+
+
+def test_probes_of_another_sweeps_runs_are_not_asked_for(tmp_path):
+    """A sweep that found runs made for another one still measures what its own file says."""
+    made_by(tmp_path, "fig01", ["scale=smoke", "norm=bn", "lr=0.1", "seed=0"])
+    frames = load([tmp_path])
+    frames.runs["sweeps"] = '["fig01", "schemes"]'
+    claim = replace(rates.CLAIMS[0], sweep=("schemes",))
+    runs = tuple(frames.runs["run_id"].astype("str"))
+    result = Result(
+        claim, Verdict.UNDETERMINED, None, (1, 1), 7, 0.1, "smoke", runs, "", seeds_to_add_up_to=7
+    )
+    for run in frames.runs["path"]:
+        file = RunPaths(Path(run)).config
+        file.write_text(file.read_text().replace("noise_subset: 128", "noise_subset: 256"))
+    assert undecided.wanted([result], frames) == ({Addition("schemes", "smoke"): 7}, [])
+
+
+def test_a_claim_on_runs_whose_settings_are_not_recorded_is_left_out(tmp_path, capsys):
+    half = ["trained", "diverged"] * 4
+    fates = {("bn", 0.1): ["trained"] * 7, ("none", 0.1): half[:7], ("none", 0.0001): ["trained"] * 7}
+    factory.grid_runs(tmp_path, fates, epochs=12, sweeps=("fig01",), extra=LAPTOP, scientific={})
+    assert undecided.main(["--runs", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no seeds are added to fig01: run.json does not say" in err
+
+
 def test_seeds_are_added_to_the_sweep_whose_runs_they_join(tmp_path):
     """The claim's runs may be made by two sweeps, each at a setting and scale of its own."""
-    factory.grid_runs(tmp_path, {("bn", 0.1): ["trained"] * 3}, sweeps=("second", "other"))
+    made_by(tmp_path, "schemes", ["scale=smoke", "norm=bn,ln", "seed=0"])
     frames = load([tmp_path])
-    claim = replace(rates.CLAIMS[0], sweep=("first", "second"))
+    claim = replace(rates.CLAIMS[0], sweep=("fig01", "schemes"))
     runs = tuple(frames.runs["run_id"].astype("str"))
     result = Result(
         claim, Verdict.UNDETERMINED, None, (3, 3), 7, 0.1, "smoke", runs, "", seeds_to_add_up_to=7
     )
-    assert undecided.wanted([result], frames) == {("second", "smoke"): 7}
-    assert undecided.wanted([replace(result, run_ids=())], frames) == {}, "no part is begun"
-    assert undecided.wanted([replace(result, seeds_to_add_up_to=0)], frames) == {}
+    assert undecided.wanted([result], frames) == ({Addition("schemes", "smoke"): 7}, [])
+    assert undecided.wanted([replace(result, run_ids=())], frames) == ({}, []), "no part is begun"
+    assert undecided.wanted([replace(result, seeds_to_add_up_to=0)], frames) == ({}, [])
 
 
 def test_runs_of_one_epoch_say_nothing_of_what_becomes_of_a_network(tmp_path):
@@ -265,14 +380,16 @@ def test_runs_of_one_epoch_say_nothing_of_what_becomes_of_a_network(tmp_path):
 
 
 def test_seeds_are_added_to_a_search_too(tmp_path):
-    factory.grid_runs(tmp_path, {("none", 0.1): ["trained"] * 3}, sweeps=("max_lr-max_lr",))
+    factory.grid_runs(
+        tmp_path, {("none", 0.3): ["trained"] * 3}, epochs=12, sweeps=("max_lr-max_lr",), extra=LAPTOP
+    )
     frames = load([tmp_path])
     runs = tuple(frames.runs["run_id"].astype("str"))
     (claim,) = (c for c in max_rates.CLAIMS if c.sweep == ("max_lr",))
     result = Result(
         claim, Verdict.UNDETERMINED, None, (3, 3), 7, 0.1, "laptop", runs, "", seeds_to_add_up_to=7
     )
-    assert undecided.wanted([result], frames) == {("max_lr", "laptop"): 7}
+    assert undecided.wanted([result], frames) == ({Addition("max_lr", "laptop"): 7}, [])
 
 
 def test_where_all_is_decided_no_seeds_are_asked_for(tmp_path, capsys):

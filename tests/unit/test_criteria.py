@@ -95,4 +95,6 @@ def test_fate_is_one_rule_for_tables_and_analysis():
     assert criteria.fate("trained", 0.9, 100, 0.1) == "trained"
     assert criteria.fate("trained", 0.11, 100, 0.1) == criteria.STUCK
     assert criteria.fate("trained", None, None, 0.1) is None
+    assert criteria.fate("trained", float("nan"), 100, 0.1) is None
+    assert criteria.fate("trained", float("inf"), 100, 0.1) is None
     assert criteria.fate("trained", 0.9, 100, float("nan")) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from study import sweep
+from study import estimate, parts, sweep
 from study.compose import CONF, compose, compose_all, expand
 from study.config import RunConfig
 from study.estimate import GPUS, count_step, scripts, seconds, table
@@ -203,6 +203,55 @@ def test_the_scripts_that_would_be_sent(tmp_path):
         assert f"#SBATCH {flag}" in text
     assert len(scripts(runs, given, limit=10).split("#!/bin/bash")) == 6
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "said"),
+    [
+        (["scale=paper"], [], True),
+        (["scale=laptop", "device=cuda"], [], True),
+        (["scale=laptop"], [], False),
+        (["scale=paper", "device=cpu"], [], False),
+        (["scale=paper"], ["hydra.launcher.gpus=1"], False),
+        (["scale=paper"], ["hydra.launcher.gres=shard:2"], False),
+        (["scale=paper"], ["hydra.launcher.extra=['--gpus=1']"], False),
+    ],
+)
+def test_scripts_that_ask_for_no_gpu_say_so(tmp_path, settings, given, said):
+    run = compose(["experiment=fig01", *settings, f"runs_dir={tmp_path / 'runs'}"])
+    first = scripts([run], given).splitlines()[0]
+    assert first.startswith("# no GPU is asked for" if said else "# array of 1 task")
+    assert ("add hydra.launcher.gpus=1" in first) is said
+
+
+def test_the_estimate_of_a_search_counts_its_runs(capsys):
+    words = ["scale=smoke", "seed=0", "model.depth=8"]
+    for options, n in (([], parts.RUNS_A_SEARCH), (["--each", "3"], 3)):
+        assert estimate.main(["max_lr", *words, *options]) == 0
+        printed = capsys.readouterr().out
+        assert re.search(rf"\s{n}  resnet8 none", printed)
+        assert ("max_lr is a search: 8 runs, the most it makes," in printed) is (not options)
+    assert estimate.main(["fig01", *words, "norm=none", "lr=0.1"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\s1  resnet8 none", printed)
+    assert "search" not in printed
+
+
+def test_an_estimate_says_small_times_in_small_units(capsys):
+    assert estimate.main(["fig01", "scale=smoke", "seed=0", "norm=none", "lr=0.1"]) == 0
+    printed = capsys.readouterr().out
+    times = re.findall(r"([\d.]+) (s|min|h)\b", printed.partition("estimated")[0].replace("ms/step", ""))
+    assert len(times) == 4  # a run and all of them, on two GPUs
+    assert all(float(number) > 0 for number, _ in times)
+
+
+def test_an_estimate_of_nothing_is_a_mistake(capsys):
+    assert estimate.main(["fig01", "scale=paper", "seed=range(0,0)"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "study.estimate: fig01 with these settings has no runs: a list of values is empty"
+    ]
 
 
 def test_a_scale_changes_the_numbers_and_only_them():

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import pkgutil
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import runs as runs_table
+from analysis import select
 from analysis.load import LoadError, load
 from analysis.report import left_out_lines
 from study import probes
@@ -25,6 +27,7 @@ from tests import factory
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
+    "again",
     "brackets",
     "describe",
     "records",
@@ -223,6 +226,22 @@ def test_a_probes_table_that_would_lose_values_is_damaged_and_the_others_load(tm
     frames = load([tmp_path])
     assert set(frames.probes["gradient_tails"]["run_id"]) == {kept}
     assert frames.problems.loc[frames.problems["kind"] == "damaged", "run_id"].tolist() == [odd]
+
+
+@pytest.mark.parametrize("accuracy", [math.nan, math.inf, -0.5, None])
+@pytest.mark.parametrize("n", [2, 60])  # without and with a catalogue
+def test_a_run_whose_accuracy_is_no_share_is_named_and_the_others_load(tmp_path, accuracy, n):
+    *sound, odd = (factory.write_run(tmp_path, seed=seed, epochs=2) for seed in range(n))
+    path = RunPaths(tmp_path / odd).metrics
+    rows = pq.read_table(path).to_pylist()
+    rows[-1]["accuracy"] = accuracy
+    pq.write_table(pa.Table.from_pylist(rows, schema=METRICS), path)
+    for _ in range(2):
+        frames = load([tmp_path])
+        assert set(frames.metrics["run_id"]) == set(sound)
+        assert frames.problems[["run_id", "kind"]].values.tolist() == [[odd, "damaged"]]
+        assert "accuracy" in frames.problems["problem"].item()
+        assert select.fates(frames).value_counts().to_dict() == {"trained": n - 1, "undecided": 1}
 
 
 def test_metrics_have_the_declared_types_whichever_run_comes_first(tmp_path):
