@@ -99,7 +99,7 @@ def parts_of_bn(frames: Frames) -> Rows:
     present = [n for n in PARTS if n in set(table["norm"].astype("str"))]
     if not set(present) - {"bn", "none"} or select.untrained(table).all():
         return []
-    best = {str(r.norm): r for r in each(select.best_over_rates(frames))}
+    best = best_rates(frames, present)
     cells = stats.accuracy_table(table)
     rows: Rows = []
     for norm in present:
@@ -107,10 +107,33 @@ def parts_of_bn(frames: Frames) -> Rows:
             f"{accuracy(c)} at {style.rate_label(c.lr)}"
             for c in each(cells[cells["norm"] == norm].sort_values("lr", ascending=False))
         ]
-        top = best.get(norm)
-        chosen = f"{_percent(top.accuracy)} at {style.rate_label(top.lr)} (n = {top.n})" if top else MISSING
-        rows.append((norm, PARTS[norm], chosen, "; ".join(rates)))
+        rows.append((norm, PARTS[norm], best[norm], "; ".join(rates)))
     return rows
+
+
+def best_rates(frames: Frames, norms: Sequence[str], select_on: str = "test") -> dict[str, str]:
+    """By norm of one setting: accuracy at its best rate (select.best_over_rates), or why that is not known.
+
+    Of a norm with a grid's runs these alone are compared: a search has other rates for every seed, and stops
+    its runs early.
+    """
+    table = select.outcomes(frames)
+    alone = figures.searched(table)
+    gridded = (~alone).groupby(table["norm"], observed=True).transform("any").astype(bool)
+    table = table[~(alone & gridded)]
+    found = {str(r.norm): r for r in each(select.best_over_rates(frames.subset(table["run_id"]), select_on))}
+    stopped = set(table.loc[select.stopped_early(table), "norm"].astype("str"))
+    texts = {}
+    for norm in norms:
+        if norm in stopped:
+            texts[norm] = f"{MISSING} (not known: runs were stopped early)"
+        elif norm in found:
+            best = found[norm]
+            lost = f", {best.n_diverged} diverged" if best.n_diverged else ""
+            texts[norm] = f"{_percent(best.accuracy)} at {style.rate_label(best.lr)} (n = {best.n}{lost})"
+        else:
+            texts[norm] = MISSING
+    return texts
 
 
 def highest_rates(frames: Frames) -> Rows:

@@ -110,6 +110,15 @@ def test_several_seeds_give_shares_with_intervals(tmp_path, one_figure):
     assert "diverged 5 of 5 (48–100%)" in page.text
 
 
+def test_no_best_rate_is_shown_where_runs_were_stopped_early(tmp_path, one_figure):
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, status="stopped", outcome="trained")
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.5): "stuck"})
+    page = make(tmp_path / "runs", tmp_path / "out")
+    row = re.search(r'<th scope="row">bn</th><td>.*not known.*</tr>', page.source)[0]
+    cells = re.findall(r"<td>(.*?)</td>", row)
+    assert cells[:3] == [*["– (not known: runs were stopped early)"] * 2, "0.1 (median of 1)"]
+
+
 def test_text_from_records_is_escaped(tmp_path, one_figure):
     nasty = "<script>alert('x')</script>&\"q"
     factory.write_run(
