@@ -58,6 +58,11 @@ def first_steps(runs: pd.DataFrame) -> "pd.Series[bool]":
     return runs["scientific"].map(_is_short).astype(bool)
 
 
+def beyond_first_steps(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Which runs were trained for longer than their first steps: only these have an outcome to speak of."""
+    return ~(untrained(runs) | first_steps(runs))
+
+
 def _is_short(scientific: str) -> bool:
     epochs: int = json.loads(scientific or "{}").get("epochs", describe.settings()["epochs"].default)
     return epochs <= FIRST_STEPS

@@ -69,7 +69,7 @@ Rows = list[tuple[str, ...]]
 def outcomes(frames: Frames) -> Rows:
     """Per norm and rate: what became of the runs, and the test accuracy after the last epoch."""
     table = select.outcomes(frames)
-    if select.untrained(table).all():
+    if not select.beyond_first_steps(table).any():
         return []
     fates = stats.fate_table(table)
     rows: Rows = []
@@ -97,7 +97,7 @@ def parts_of_bn(frames: Frames) -> Rows:
     """Table 2 (App. F): accuracy of BN without its parts, at the best rate and at every rate."""
     table = select.outcomes(frames)
     present = [n for n in PARTS if n in set(table["norm"].astype("str"))]
-    if not set(present) - {"bn", "none"} or select.untrained(table).all():
+    if not set(present) - {"bn", "none"} or not select.beyond_first_steps(table).any():
         return []
     best = best_rates(frames, present)
     cells = stats.accuracy_table(table)
@@ -157,7 +157,7 @@ def _bracket(works: float, fails: float) -> str:
 def schemes(frames: Frames) -> Rows:
     """Table 4 (App. K): test accuracy after the last epoch, by norm and rate, rates descending."""
     table = select.outcomes(frames)
-    if select.untrained(table).all():
+    if not select.beyond_first_steps(table).any():
         return []
     return [
         (

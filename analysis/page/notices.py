@@ -7,16 +7,15 @@ import pandas as pd
 from analysis import select, stats
 
 UNTRAINED = "measured before training only"
+FIRST_STEPS = "trained for one epoch to measure first steps"
 
 
 def summary(table: pd.DataFrame, sweep: str | None) -> list[str]:
     """Count the runs by fate; `table` is analysis.select.outcomes."""
-    untrained = int(select.untrained(table).sum())
-    counts = table["fate"].value_counts()
-    if untrained:
-        counts = pd.Series({**counts, select.UNDECIDED: counts[select.UNDECIDED] - untrained})
-        counts[UNTRAINED] = untrained
-    order = (*select.FATES, select.UNDECIDED, UNTRAINED)
+    untrained = select.untrained(table)
+    short = select.first_steps(table) & (table["fate"] != select.UNDECIDED)
+    counts = table["fate"].mask(short, FIRST_STEPS).mask(untrained, UNTRAINED).value_counts()
+    order = (*select.FATES, select.UNDECIDED, FIRST_STEPS, UNTRAINED)
     fates = ", ".join(f"{int(counts[f])} {f}" for f in order if counts.get(f))
     named = f"Sweep {sweep}. " if sweep else ""
     runs = "1 run" if len(table) == 1 else f"{len(table)} runs"

@@ -30,9 +30,15 @@ def group(frames: Frames, name: str, anchor: str, drawn: Drawn) -> Group:
         sections=drawn.sections,
         not_drawn=drawn.not_drawn,
         scales=", ".join(sorted(set(table["scale"].dropna()) - {""})) or MISSING,
-        trained=not select.untrained(frames.runs).all(),
+        stage=_stage(frames.runs),
         data=", ".join(sorted(set(table["data"].dropna()))),
     )
+
+
+def _stage(runs: pd.DataFrame) -> str:
+    if select.beyond_first_steps(runs).any():
+        return "outcomes"
+    return "before training" if select.untrained(runs).all() else "first steps"
 
 
 def _cell(shares: pd.DataFrame) -> list[str]:

@@ -118,8 +118,8 @@ class Group:
     sections: list[Section]
     not_drawn: list[str]
     scales: str
-    trained: bool
-    """Whether any of its runs was to be trained at all: some are measured at the start only."""
+    stage: str
+    """How far its runs were to be trained: "before training", "first steps" or, to their end, "outcomes"."""
     data: str
 
 

@@ -168,7 +168,7 @@ def _outcomes(table: pd.DataFrame, settings: list[str]) -> Sheet | None:
     """Per norm and rate of the runs that were judged: how many, what became of them, their accuracy."""
     if table.empty:
         return None
-    many, trained = len(settings) > 1, not select.untrained(table).all()
+    many, trained = len(settings) > 1, bool(select.beyond_first_steps(table).any())
     rows = []
     for (name, norm, lr), runs in groups(table, select.CELL):
         row = [str(settings.index(name) + 1)] if many else []

@@ -314,6 +314,24 @@ def test_runs_measured_before_training_only_have_no_outcomes(tmp_path, one_figur
     assert run in page.text
 
 
+def test_runs_of_one_epoch_are_first_steps_without_outcomes(tmp_path):
+    """Beside a grid's: no curves or accuracies of theirs, which would stand beside the paper's 93.3%."""
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): ["stuck"] * 2, ("none", 0.1): "diverged"}, epochs=1)
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained", ("none", 0.1): "stuck"})
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert (
+        "5 runs: 1 stuck at chance, 1 trained, 3 trained for one epoch to measure first steps." in page.text
+    )
+    first = re.search(r"Setting (\d): first steps", page.text)[1]
+    section = page.source.partition(f'<section id="setting-{first}"')[2].partition("</section>")[0]
+    assert "they have no outcomes" in section
+    assert not re.search("<img|<table|93.3", section)
+    assert "more than one epoch of training.</p>" in section
+    assert sum(tag == "img" for tag, _ in page.tags) == 4
+    rows = re.findall(r"^\| \d .*", (tmp_path / "out/tables/outcomes.md").read_text(), re.M)
+    assert [row.split("|")[1].strip() for row in rows] == [str(3 - int(first))] * 2
+
+
 def test_a_sweep_limits_the_page(tmp_path, one_figure):
     factory.write_run(tmp_path / "runs", seed=0, sweeps=("a",))
     other = factory.write_run(tmp_path / "runs", seed=1, sweeps=("b",))
