@@ -89,7 +89,10 @@ class Verdict:
     n: str
     scale: str
     setting: str
+    """What its runs have in common: their setting without what the claim varies."""
     reason: str
+    sections: list[Link]
+    """Where the page shows the settings of its runs: number, place and name of each, if it shows several."""
     details: list[tuple[str, str]]
     figures: list[Link]
     runs: list[Link]

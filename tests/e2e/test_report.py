@@ -296,6 +296,29 @@ def test_mixed_settings_are_shown_apart(tmp_path, one_figure):
     assert (tmp_path / "out/figures/setting2-fates.csv").exists()
 
 
+def test_verdicts_number_settings_as_the_page_does(tmp_path, one_figure):
+    """A claim on several depths rests on two of them; one on rates is judged on the deepest alone."""
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained", ("none", 0.1): "diverged"})
+    shallow = {"depth": 32, "extra": {"model.depth": 32}}
+    factory.grid_runs(tmp_path / "runs", {("none", 0.001): "trained", ("none", 0.1): "stuck"}, **shallow)
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, epochs=1)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    heads = re.findall(r"<h2[^>]*>Setting (\d): [^<]*</h2>\s*<p class=\"setting\">(.*?) \(scale", page.source)
+    number = {("resnet32" in name, "epochs=15" in name): n for n, name in heads}
+    deep, both = number[False, True], sorted((number[False, True], number[True, True]))
+    found = {}
+    for row in re.findall(r'<tr id="verdict-\d+".*?</details></td>', page.source, re.S):
+        claim = re.search(r"<dt>claim</dt><dd>(.*?)</dd>", row)[1]
+        found[claim] = re.findall(r'href="#setting-(\d)">Setting (\d)</a>', row)
+        for column in re.findall(r'class="evidence outcomes".*?</table>', row, re.S):
+            assert {n for n, _ in found[claim]} == set(re.findall(r'<tr><th scope="row">(\d)', column))
+    assert found["bn_permits_larger_rates"] == [(deep, deep)]
+    assert found["shallower_networks_train_at_higher_rates"] == [(n, n) for n in both]
+    lines = (tmp_path / "out/tables/verdicts.md").read_text().splitlines()
+    assert any(line.startswith(f"| {both[0]}, {both[1]} | undetermined ") for line in lines)
+    assert {f"Setting {n}: " for n in both} <= set(re.findall(r"Setting \d: ", "".join(lines)))
+
+
 def test_a_probe_table_missing_in_some_runs_is_named(tmp_path, one_figure):
     table = pa.table({"step": [0], "value": [1.0]})
     factory.write_run(tmp_path / "runs", seed=0, probes={"moments": table})
