@@ -7,6 +7,10 @@ import pandas as pd
 from analysis import select, stats
 
 UNTRAINED = "measured before training only"
+SMOKE = (
+    "Runs at scale=smoke are synthetic images on ResNet-8: they show that everything works, and say nothing "
+    "about any claim."
+)
 FIRST_STEPS = "trained for one epoch to measure first steps"
 
 
@@ -31,6 +35,8 @@ def notices(table: pd.DataFrame, left_out: bool) -> Iterator[str]:
         why = "no run directory with a readable record was found (see Left out)"
         yield f"There is nothing to show: {why if left_out else 'the folders given hold no run directory'}."
         return
+    if (table["scale"] == "smoke").any():
+        yield SMOKE
     complete = table[table["fate"] != select.UNDECIDED]
     if complete.empty and select.untrained(table).all():
         n = int(table.groupby(select.CELL, observed=True)["seed"].nunique().min())

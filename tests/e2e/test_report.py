@@ -214,6 +214,18 @@ def test_all_diverged(tmp_path, seeds):
     assert "Every complete run diverged" in make(tmp_path / "runs", tmp_path / "out").text
 
 
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+def test_runs_at_the_smoke_scale_are_said_to_decide_nothing(tmp_path, one_figure, scale):
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, scale=scale)
+    notices = re.findall(
+        r'<p class="notice" role="note">(.*?)</p>', make(tmp_path / "runs", tmp_path / "out").source
+    )
+    said = [
+        text for text in notices if text.startswith("Runs at scale=smoke are synthetic images on ResNet-8:")
+    ]
+    assert len(said) == (scale == "smoke")
+
+
 def test_one_run(tmp_path, one_figure):
     run = factory.write_run(tmp_path / "runs")
     page = make(tmp_path / "runs" / run, tmp_path / "out")
