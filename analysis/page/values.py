@@ -40,6 +40,8 @@ class Picture:
     how: str
     expected: tuple[Expectation, ...]
     """What the paper reports of this figure."""
+    earlier: tuple[Expectation, ...]
+    """What an earlier trial of ours found."""
     seen: tuple[str, ...]
     """What these runs show."""
     table: Sheet | None = None
