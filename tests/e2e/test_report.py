@@ -188,6 +188,7 @@ def test_every_figure_says_what_how_the_paper_and_what_is_seen(tmp_path):
     assert page.source.count("<b>What is measured.</b>") == page.source.count("<b>How.</b>") == 4
     assert page.source.count("<h5>The paper</h5>") == page.source.count("<h5>Here") == 4
     assert page.source.count("<ul></ul>") == 0
+    assert page.text.count("as 2 (1 to 9); it is no confidence interval.") == 1
     parts = re.findall(r"<h5>(The paper|An earlier trial of ours)</h5>\s*<ul>(.*?)</ul>", page.source, re.S)
     assert [head for head, text in parts if "[O]" in text] == ["An earlier trial of ours"]
     assert sum(head == "An earlier trial of ours" for head, _ in parts) == 1

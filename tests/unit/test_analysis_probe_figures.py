@@ -112,6 +112,11 @@ def test_numbers_come_from_the_frames(usual):
     plt.close("all")
 
 
+def test_brackets_hold_the_range_over_seeds():
+    """As the introduction to the figures says."""
+    assert _probes.over_seeds([9.0, 1.0, 2.0]) == "2 (1 to 9)"
+
+
 def test_dead_channels_are_counted(usual):
     seen = bjorck_fig14.draw(usual).seen
     n = 2 * len(NUMBERS)
