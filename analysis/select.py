@@ -58,6 +58,11 @@ def first_steps(runs: pd.DataFrame) -> "pd.Series[bool]":
     return runs["scientific"].map(_is_short).astype(bool)
 
 
+def beyond_first_steps(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Which runs were trained for longer than their first steps: only these have an outcome to speak of."""
+    return ~(untrained(runs) | first_steps(runs))
+
+
 def _is_short(scientific: str) -> bool:
     epochs: int = json.loads(scientific or "{}").get("epochs", describe.settings()["epochs"].default)
     return epochs <= FIRST_STEPS
@@ -119,6 +124,11 @@ def outcomes(frames: Frames) -> pd.DataFrame:
     return table
 
 
+def stopped_early(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Which runs of `outcomes` ended once they had left chance, and so have no final accuracy."""
+    return (table["status"] == "stopped") & (table["fate"] != DIVERGED)
+
+
 def score(table: pd.DataFrame, column: str) -> "pd.Series[float]":
     """Accuracies in which a diverged run counts as guessing, so that none is dropped from an average."""
     return table[column].where(table["fate"] != DIVERGED, table["chance"])
@@ -130,9 +140,13 @@ def best_over_rates(frames: Frames, select_on: str = "test") -> pd.DataFrame:
     With select_on="test" this is the rule of Bjorck et al. 2018 (§2): the best test accuracy over rates. It
     selects on the test set, so the number it reports is optimistic. With "validation" the rate is chosen on
     held-out training images, and the reported number is not. Last-epoch accuracies; means over seeds, where
-    a diverged run counts as guessing. Columns: setting, norm, lr, accuracy, n, n_diverged, selected_on.
+    a diverged run counts as guessing. An architecture of which runs were stopped early is left out: they have
+    no accuracy, and its best rate may be theirs. Columns: setting, norm, lr, accuracy, n, n_diverged,
+    selected_on.
     """
     table = outcomes(frames)
+    keys = [table[name] for name in ARCHITECTURE]
+    table = table[~stopped_early(table).groupby(keys, observed=True).transform("any").astype(bool)]
     # Without this, a split that nobody recorded would be decided by the diverged runs' chance accuracy alone.
     recorded = table.groupby("setting")[f"last_{select_on}"].transform("count") > 0
     table = table[(table["fate"] != UNDECIDED) & recorded]

@@ -69,7 +69,7 @@ Rows = list[tuple[str, ...]]
 def outcomes(frames: Frames) -> Rows:
     """Per norm and rate: what became of the runs, and the test accuracy after the last epoch."""
     table = select.outcomes(frames)
-    if select.untrained(table).all():
+    if not select.beyond_first_steps(table).any():
         return []
     fates = stats.fate_table(table)
     rows: Rows = []
@@ -97,9 +97,9 @@ def parts_of_bn(frames: Frames) -> Rows:
     """Table 2 (App. F): accuracy of BN without its parts, at the best rate and at every rate."""
     table = select.outcomes(frames)
     present = [n for n in PARTS if n in set(table["norm"].astype("str"))]
-    if not set(present) - {"bn", "none"} or select.untrained(table).all():
+    if not set(present) - {"bn", "none"} or not select.beyond_first_steps(table).any():
         return []
-    best = {str(r.norm): r for r in each(select.best_over_rates(frames))}
+    best = best_rates(frames, present)
     cells = stats.accuracy_table(table)
     rows: Rows = []
     for norm in present:
@@ -107,10 +107,33 @@ def parts_of_bn(frames: Frames) -> Rows:
             f"{accuracy(c)} at {style.rate_label(c.lr)}"
             for c in each(cells[cells["norm"] == norm].sort_values("lr", ascending=False))
         ]
-        top = best.get(norm)
-        chosen = f"{_percent(top.accuracy)} at {style.rate_label(top.lr)} (n = {top.n})" if top else MISSING
-        rows.append((norm, PARTS[norm], chosen, "; ".join(rates)))
+        rows.append((norm, PARTS[norm], best[norm], "; ".join(rates)))
     return rows
+
+
+def best_rates(frames: Frames, norms: Sequence[str], select_on: str = "test") -> dict[str, str]:
+    """By norm of one setting: accuracy at its best rate (select.best_over_rates), or why that is not known.
+
+    Of a norm with a grid's runs these alone are compared: a search has other rates for every seed, and stops
+    its runs early.
+    """
+    table = select.outcomes(frames)
+    alone = figures.searched(table)
+    gridded = (~alone).groupby(table["norm"], observed=True).transform("any").astype(bool)
+    table = table[~(alone & gridded)]
+    found = {str(r.norm): r for r in each(select.best_over_rates(frames.subset(table["run_id"]), select_on))}
+    stopped = set(table.loc[select.stopped_early(table), "norm"].astype("str"))
+    texts = {}
+    for norm in norms:
+        if norm in stopped:
+            texts[norm] = f"{MISSING} (not known: runs were stopped early)"
+        elif norm in found:
+            best = found[norm]
+            lost = f", {best.n_diverged} diverged" if best.n_diverged else ""
+            texts[norm] = f"{_percent(best.accuracy)} at {style.rate_label(best.lr)} (n = {best.n}{lost})"
+        else:
+            texts[norm] = MISSING
+    return texts
 
 
 def highest_rates(frames: Frames) -> Rows:
@@ -134,7 +157,7 @@ def _bracket(works: float, fails: float) -> str:
 def schemes(frames: Frames) -> Rows:
     """Table 4 (App. K): test accuracy after the last epoch, by norm and rate, rates descending."""
     table = select.outcomes(frames)
-    if select.untrained(table).all():
+    if not select.beyond_first_steps(table).any():
         return []
     return [
         (

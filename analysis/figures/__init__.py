@@ -12,6 +12,7 @@ import pkgutil
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from analysis import select
 from analysis.load import Frames
 from study.paths import SEARCH_SUFFIX
 
@@ -43,13 +44,18 @@ def modules(*, apart: bool = False) -> dict[str, ModuleType]:
 
 
 def lacking(module: ModuleType, frames: Frames) -> list[str]:
-    """Which of the tables that a figure needs are absent or empty."""
+    """Which of the tables that a figure needs are absent or empty.
+
+    Metrics of the first steps alone are not what becomes of a network: beside the paper's they would mislead.
+    """
     missing = []
     for need in module.NEEDS:
         kind, _, name = need.partition(":")
         table = frames.probes.get(name) if kind == "probe" else frames.metrics
         if table is None or table.empty:
             missing.append(f"probe table '{name}'" if kind == "probe" else "metrics")
+        elif kind == "metrics" and not select.beyond_first_steps(frames.runs).any():
+            missing.append("more than one epoch of training")
     return missing
 
 

@@ -12,7 +12,7 @@ SECTION = randmat.SECTION
 ORDER = 9
 NEEDS = ()
 APART = True
-EXPECTED = "random_matrices"
+EXPECTED = "condition_number"
 MEASURED = (
     "The condition number of a product of M Gaussian matrices: the largest singular value over the smallest. "
     "Gradient descent needs a number of steps that grows with its square."

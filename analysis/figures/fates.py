@@ -64,10 +64,15 @@ def _seen(table: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
     said = []
     found = {str(r.norm): r for r in each(highest)}
     for norm in select.norm_order(table["norm"]):
-        row, mine = found.get(norm), table[table["norm"] == norm]
-        if row is None:
+        mine = table[table["norm"] == norm]
+        trained = mine[mine["fate"] == select.TRAINED]
+        if not trained["n"].sum():
             said.append(f"{norm}: no complete run.")
             continue
+        if not trained["k"].sum():
+            said.append(f"{norm}: {_untrained(mine)}.")
+            continue
+        row = found[norm]
         text = f"{norm}: most seeds trained at none of the rates tried"
         if pd.notna(row.lr):
             text = f"{norm}: the highest rate that trains, of the median seed, is {style.rate_label(row.lr)}"
@@ -78,6 +83,14 @@ def _seen(table: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
         ]
         said.append(f"{text}; " + (f"runs diverged at {', '.join(lost)}." if lost else "no run diverged."))
     return said
+
+
+def _untrained(cells: pd.DataFrame) -> str:
+    """By rate, what became of the runs of a norm of which none trained."""
+    ends = cells[(cells["k"] > 0) & (cells["fate"] != select.TRAINED)].sort_values("lr", kind="stable")
+    return "trains at no rate tried: " + ", ".join(
+        f"{c.k} of {c.n} at {style.rate_label(c.lr)} {c.fate}" for c in each(ends)
+    )
 
 
 def _box(axes: Axes, x: int, y: int, cell: pd.DataFrame) -> None:

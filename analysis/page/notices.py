@@ -7,16 +7,19 @@ import pandas as pd
 from analysis import select, stats
 
 UNTRAINED = "measured before training only"
+SMOKE = (
+    "Runs at scale=smoke are synthetic images on ResNet-8: they show that everything works, and say nothing "
+    "about any claim."
+)
+FIRST_STEPS = "trained for one epoch to measure first steps"
 
 
 def summary(table: pd.DataFrame, sweep: str | None) -> list[str]:
     """Count the runs by fate; `table` is analysis.select.outcomes."""
-    untrained = int(select.untrained(table).sum())
-    counts = table["fate"].value_counts()
-    if untrained:
-        counts = pd.Series({**counts, select.UNDECIDED: counts[select.UNDECIDED] - untrained})
-        counts[UNTRAINED] = untrained
-    order = (*select.FATES, select.UNDECIDED, UNTRAINED)
+    untrained = select.untrained(table)
+    short = select.first_steps(table) & (table["fate"] != select.UNDECIDED)
+    counts = table["fate"].mask(short, FIRST_STEPS).mask(untrained, UNTRAINED).value_counts()
+    order = (*select.FATES, select.UNDECIDED, FIRST_STEPS, UNTRAINED)
     fates = ", ".join(f"{int(counts[f])} {f}" for f in order if counts.get(f))
     named = f"Sweep {sweep}. " if sweep else ""
     runs = "1 run" if len(table) == 1 else f"{len(table)} runs"
@@ -32,6 +35,8 @@ def notices(table: pd.DataFrame, left_out: bool) -> Iterator[str]:
         why = "no run directory with a readable record was found (see Left out)"
         yield f"There is nothing to show: {why if left_out else 'the folders given hold no run directory'}."
         return
+    if (table["scale"] == "smoke").any():
+        yield SMOKE
     complete = table[table["fate"] != select.UNDECIDED]
     if complete.empty and select.untrained(table).all():
         n = int(table.groupby(select.CELL, observed=True)["seed"].nunique().min())

@@ -61,7 +61,7 @@ def draw_all(frames: Frames, folder: Path, prefix: str = "", *, apart: bool = Fa
 
 
 def _picture(module: ModuleType, name: str, drawing: style.Drawing, svg: str) -> Picture:
-    table = drawing.table
+    table, expected = drawing.table, EXPECTED[module.EXPECTED]
     return Picture(
         name=name,
         title=module.TITLE,
@@ -70,7 +70,8 @@ def _picture(module: ModuleType, name: str, drawing: style.Drawing, svg: str) ->
         alt=" ".join([f"{module.TITLE}. {drawing.caption}", *drawing.seen]),
         measured=module.MEASURED,
         how=module.HOW,
-        expected=EXPECTED[module.EXPECTED],
+        expected=tuple(e for e in expected if not e.ours),
+        earlier=tuple(e for e in expected if e.ours),
         seen=drawing.seen,
         table=None if table is None else Sheet(list(table.columns), table.astype("str").to_numpy().tolist()),
         small=bool(drawing.figure.get_figwidth() < 0.85 * style.WIDTH),

@@ -8,6 +8,7 @@ from analysis import select, stats, style
 from analysis.load import Frames
 from analysis.page.pictures import Drawn
 from analysis.page.values import MISSING, Group
+from analysis.tables import best_rates
 from analysis.tidy import each
 
 
@@ -29,9 +30,15 @@ def group(frames: Frames, name: str, anchor: str, drawn: Drawn) -> Group:
         sections=drawn.sections,
         not_drawn=drawn.not_drawn,
         scales=", ".join(sorted(set(table["scale"].dropna()) - {""})) or MISSING,
-        trained=not select.untrained(frames.runs).all(),
+        stage=_stage(frames.runs),
         data=", ".join(sorted(set(table["data"].dropna()))),
     )
+
+
+def _stage(runs: pd.DataFrame) -> str:
+    if select.beyond_first_steps(runs).any():
+        return "outcomes"
+    return "before training" if select.untrained(runs).all() else "first steps"
 
 
 def _cell(shares: pd.DataFrame) -> list[str]:
@@ -49,22 +56,13 @@ def _cell(shares: pd.DataFrame) -> list[str]:
 
 
 def _rules(frames: Frames, norms: list[str]) -> list[tuple[str, ...]]:
-    best = select.best_over_rates(frames).set_index("norm")
-    held_out = select.best_over_rates(frames, "validation").set_index("norm")
+    best, held_out = (best_rates(frames, norms, split) for split in ("test", "validation"))
     highest = select.highest_trainable_rate(frames).set_index("norm")
     plateaus = select.plateau(frames).groupby("norm", observed=True)[["n", "n_plateau"]].sum()
     return [
-        (norm, _best(best, norm), _best(held_out, norm), _highest(highest, norm), _plateau(plateaus, norm))
+        (norm, best[norm], held_out[norm], _highest(highest, norm), _plateau(plateaus, norm))
         for norm in norms
     ]
-
-
-def _best(best: pd.DataFrame, norm: str) -> str:
-    if norm not in best.index:
-        return MISSING
-    row: Any = best.loc[norm]
-    diverged = f", {int(row['n_diverged'])} diverged" if row["n_diverged"] else ""
-    return f"{100 * row['accuracy']:.1f}% at {style.rate_label(row['lr'])} (n = {int(row['n'])}{diverged})"
 
 
 def _highest(highest: pd.DataFrame, norm: str) -> str:

@@ -40,6 +40,8 @@ class Picture:
     how: str
     expected: tuple[Expectation, ...]
     """What the paper reports of this figure."""
+    earlier: tuple[Expectation, ...]
+    """What an earlier trial of ours found."""
     seen: tuple[str, ...]
     """What these runs show."""
     table: Sheet | None = None
@@ -89,7 +91,10 @@ class Verdict:
     n: str
     scale: str
     setting: str
+    """What its runs have in common: their setting without what the claim varies."""
     reason: str
+    sections: list[Link]
+    """Where the page shows the settings of its runs: number, place and name of each, if it shows several."""
     details: list[tuple[str, str]]
     figures: list[Link]
     runs: list[Link]
@@ -118,8 +123,8 @@ class Group:
     sections: list[Section]
     not_drawn: list[str]
     scales: str
-    trained: bool
-    """Whether any of its runs was to be trained at all: some are measured at the start only."""
+    stage: str
+    """How far its runs were to be trained: "before training", "first steps" or, to their end, "outcomes"."""
     data: str
 
 

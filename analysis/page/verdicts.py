@@ -35,13 +35,15 @@ def verdicts(
     order = list(claims.Verdict)
     for result in sorted(claims.judge_all(frames), key=lambda r: order.index(r.verdict)):
         table = outcomes[outcomes["run_id"].isin(result.run_ids)]
-        where = [s for s in settings if s in set(table["setting"])] or settings
+        judged = [s for s in settings if s in set(table["setting"])]
+        where = judged or settings
         links = [link for s in where for link in _figures(result.claim, drawn[s], prefixes[s])]
         links += _figures(result.claim, alone, "", apart=True)
         found.append(
             _verdict(
                 result,
                 anchor=f"verdict-{len(found) + 1}",
+                sections=[_section(s, settings) for s in judged] if len(settings) > 1 else [],
                 figures=[link for link in links if link.target] or _once(links),
                 runs=[Link(r, anchors.get(r, "")) for r in result.run_ids],
                 outcomes=_outcomes(table, settings),
@@ -52,17 +54,15 @@ def verdicts(
 
 def verdict_table(found: list[Verdict]) -> Table:
     """The verdicts as a table of texts, for papers."""
-    settings = list(dict.fromkeys(v.setting for v in found if v.setting))
-    many = len(settings) > 1
+    named = {int(link.text): link.note for v in found for link in v.sections}
     note = (
         "Rules, margins and seeds do not depend on these runs, and the tests are corrected for the number of "
         "claims; the interval is 95%, uncorrected; n counts complete runs."
     )
-    if many:
-        note += "".join(f" Setting {i}: {s}." for i, s in enumerate(settings, start=1))
+    note += "".join(f" Setting {i}: {name}." for i, name in sorted(named.items()))
     rows = tuple(
         (
-            *([str(settings.index(v.setting) + 1) if v.setting else MISSING] if many else []),
+            *([", ".join(link.text for link in v.sections) or MISSING] if named else []),
             v.verdict,
             v.sentence,
             v.source,
@@ -74,7 +74,7 @@ def verdict_table(found: list[Verdict]) -> Table:
         for v in found
     )
     columns = ("verdict", "claim", "source", "estimate", "95% interval", "n", "scale")
-    return Table("verdicts", "Verdicts", note, ("setting", *columns) if many else columns, rows)
+    return Table("verdicts", "Verdicts", note, ("setting", *columns) if named else columns, rows)
 
 
 def linked(sections: list[Section], found: Iterable[Verdict]) -> list[Section]:
@@ -93,8 +93,19 @@ def linked(sections: list[Section], found: Iterable[Verdict]) -> list[Section]:
     ]
 
 
+def _section(name: str, settings: list[str]) -> Link:
+    """The part of the page on the runs of one setting, by the number that it has there."""
+    number = settings.index(name) + 1
+    return Link(str(number), f"setting-{number}", name)
+
+
 def _verdict(
-    result: claims.Result, anchor: str, figures: list[Link], runs: list[Link], outcomes: Sheet | None
+    result: claims.Result,
+    anchor: str,
+    sections: list[Link],
+    figures: list[Link],
+    runs: list[Link],
+    outcomes: Sheet | None,
 ) -> Verdict:
     claim = result.claim
     estimate, interval = _estimate(result)
@@ -106,7 +117,6 @@ def _verdict(
         ("by cell", evidence.averages(result) or MISSING),
         ("rule", f"{claim.rule}, level {result.level:.2g}; at least {result.least_seeds} seeds per cell"),
         ("scale", result.scale or MISSING),
-        ("setting", result.setting or MISSING),
         ("runs made by", ", ".join(f"sweeps/{name}.yaml" for name in claim.sweep) or MISSING),
         ("claim", claim.id),
     ]
@@ -123,6 +133,7 @@ def _verdict(
         scale=result.scale or MISSING,
         setting=result.setting,
         reason=result.reason,
+        sections=sections,
         details=[(name, text) for name, text in details if text != MISSING],
         figures=figures,
         runs=runs,
@@ -169,7 +180,7 @@ def _outcomes(table: pd.DataFrame, settings: list[str]) -> Sheet | None:
     """Per norm and rate of the runs that were judged: how many, what became of them, their accuracy."""
     if table.empty:
         return None
-    many, trained = len(settings) > 1, not select.untrained(table).all()
+    many, trained = len(settings) > 1, bool(select.beyond_first_steps(table).any())
     rows = []
     for (name, norm, lr), runs in groups(table, select.CELL):
         row = [str(settings.index(name) + 1)] if many else []

@@ -110,6 +110,15 @@ def test_several_seeds_give_shares_with_intervals(tmp_path, one_figure):
     assert "diverged 5 of 5 (48–100%)" in page.text
 
 
+def test_no_best_rate_is_shown_where_runs_were_stopped_early(tmp_path, one_figure):
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, status="stopped", outcome="trained")
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.5): "stuck"})
+    page = make(tmp_path / "runs", tmp_path / "out")
+    row = re.search(r'<th scope="row">bn</th><td>.*not known.*</tr>', page.source)[0]
+    cells = re.findall(r"<td>(.*?)</td>", row)
+    assert cells[:3] == [*["– (not known: runs were stopped early)"] * 2, "0.1 (median of 1)"]
+
+
 def test_text_from_records_is_escaped(tmp_path, one_figure):
     nasty = "<script>alert('x')</script>&\"q"
     factory.write_run(
@@ -179,6 +188,10 @@ def test_every_figure_says_what_how_the_paper_and_what_is_seen(tmp_path):
     assert page.source.count("<b>What is measured.</b>") == page.source.count("<b>How.</b>") == 4
     assert page.source.count("<h5>The paper</h5>") == page.source.count("<h5>Here") == 4
     assert page.source.count("<ul></ul>") == 0
+    assert page.text.count("as 2 (1 to 9); it is no confidence interval.") == 1
+    parts = re.findall(r"<h5>(The paper|An earlier trial of ours)</h5>\s*<ul>(.*?)</ul>", page.source, re.S)
+    assert [head for head, text in parts if "[O]" in text] == ["An earlier trial of ours"]
+    assert sum(head == "An earlier trial of ours" for head, _ in parts) == 1
 
 
 def test_a_verdict_leads_to_its_figures_and_runs_and_back(tmp_path):
@@ -203,6 +216,18 @@ def test_a_verdict_leads_to_its_figures_and_runs_and_back(tmp_path):
 def test_all_diverged(tmp_path, seeds):
     factory.grid_runs(tmp_path / "runs", {("none", 0.1): ["diverged"] * seeds})
     assert "Every complete run diverged" in make(tmp_path / "runs", tmp_path / "out").text
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+def test_runs_at_the_smoke_scale_are_said_to_decide_nothing(tmp_path, one_figure, scale):
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, scale=scale)
+    notices = re.findall(
+        r'<p class="notice" role="note">(.*?)</p>', make(tmp_path / "runs", tmp_path / "out").source
+    )
+    said = [
+        text for text in notices if text.startswith("Runs at scale=smoke are synthetic images on ResNet-8:")
+    ]
+    assert len(said) == (scale == "smoke")
 
 
 def test_one_run(tmp_path, one_figure):
@@ -287,6 +312,29 @@ def test_mixed_settings_are_shown_apart(tmp_path, one_figure):
     assert (tmp_path / "out/figures/setting2-fates.csv").exists()
 
 
+def test_verdicts_number_settings_as_the_page_does(tmp_path, one_figure):
+    """A claim on several depths rests on two of them; one on rates is judged on the deepest alone."""
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained", ("none", 0.1): "diverged"})
+    shallow = {"depth": 32, "extra": {"model.depth": 32}}
+    factory.grid_runs(tmp_path / "runs", {("none", 0.001): "trained", ("none", 0.1): "stuck"}, **shallow)
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, epochs=1)
+    page = make(tmp_path / "runs", tmp_path / "out")
+    heads = re.findall(r"<h2[^>]*>Setting (\d): [^<]*</h2>\s*<p class=\"setting\">(.*?) \(scale", page.source)
+    number = {("resnet32" in name, "epochs=15" in name): n for n, name in heads}
+    deep, both = number[False, True], sorted((number[False, True], number[True, True]))
+    found = {}
+    for row in re.findall(r'<tr id="verdict-\d+".*?</details></td>', page.source, re.S):
+        claim = re.search(r"<dt>claim</dt><dd>(.*?)</dd>", row)[1]
+        found[claim] = re.findall(r'href="#setting-(\d)">Setting (\d)</a>', row)
+        for column in re.findall(r'class="evidence outcomes".*?</table>', row, re.S):
+            assert {n for n, _ in found[claim]} == set(re.findall(r'<tr><th scope="row">(\d)', column))
+    assert found["bn_permits_larger_rates"] == [(deep, deep)]
+    assert found["shallower_networks_train_at_higher_rates"] == [(n, n) for n in both]
+    lines = (tmp_path / "out/tables/verdicts.md").read_text().splitlines()
+    assert any(line.startswith(f"| {both[0]}, {both[1]} | undetermined ") for line in lines)
+    assert {f"Setting {n}: " for n in both} <= set(re.findall(r"Setting \d: ", "".join(lines)))
+
+
 def test_a_probe_table_missing_in_some_runs_is_named(tmp_path, one_figure):
     table = pa.table({"step": [0], "value": [1.0]})
     factory.write_run(tmp_path / "runs", seed=0, probes={"moments": table})
@@ -303,6 +351,24 @@ def test_runs_measured_before_training_only_have_no_outcomes(tmp_path, one_figur
     assert "they have no outcomes" in page.text
     assert "not trained" in page.text
     assert run in page.text
+
+
+def test_runs_of_one_epoch_are_first_steps_without_outcomes(tmp_path):
+    """Beside a grid's: no curves or accuracies of theirs, which would stand beside the paper's 93.3%."""
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): ["stuck"] * 2, ("none", 0.1): "diverged"}, epochs=1)
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained", ("none", 0.1): "stuck"})
+    page = make(tmp_path / "runs", tmp_path / "out")
+    assert (
+        "5 runs: 1 stuck at chance, 1 trained, 3 trained for one epoch to measure first steps." in page.text
+    )
+    first = re.search(r"Setting (\d): first steps", page.text)[1]
+    section = page.source.partition(f'<section id="setting-{first}"')[2].partition("</section>")[0]
+    assert "they have no outcomes" in section
+    assert not re.search("<img|<table|93.3", section)
+    assert "more than one epoch of training.</p>" in section
+    assert sum(tag == "img" for tag, _ in page.tags) == 4
+    rows = re.findall(r"^\| \d .*", (tmp_path / "out/tables/outcomes.md").read_text(), re.M)
+    assert [row.split("|")[1].strip() for row in rows] == [str(3 - int(first))] * 2
 
 
 def test_a_sweep_limits_the_page(tmp_path, one_figure):

@@ -204,3 +204,15 @@ def test_the_parts_of_bn_are_shown_one_by_one_even_where_they_are_few(tmp_path):
     for norm in ("bn", "none", "bn_no_mean"):
         factory.write_run(tmp_path, norm=norm)
     assert set(ALL["variants"].draw(load([tmp_path])).data["norm"]) == {"bn", "none", "bn_no_mean"}
+
+
+def test_of_a_norm_that_never_trains_the_fates_say_where_it_ended(tmp_path):
+    fates = {("bn", 0.1): ["stuck"] * 3, ("none", 0.1): ["diverged", "stuck"], ("none", 0.003): "stuck"}
+    factory.grid_runs(tmp_path, fates)
+    factory.grid_runs(tmp_path, {("bn_top", 0.1): "trained"}, status="failed")
+    assert ALL["fates"].draw(load([tmp_path])).seen == (
+        "bn: trains at no rate tried: 3 of 3 at 0.1 stuck at chance.",
+        "bn_top: no complete run.",
+        "none: trains at no rate tried: 1 of 1 at 0.003 stuck at chance, 1 of 2 at 0.1 diverged, 1 of 2 at "
+        "0.1 stuck at chance.",
+    )

@@ -74,6 +74,17 @@ def test_no_statement_is_without_a_known_mark():
         expectations.Expectation((), "93.3")
 
 
+def test_what_our_own_trial_found_is_not_the_papers():
+    """Of random matrices it stands with the condition number, which alone it is about."""
+    ours = {key for key, known in expectations.EXPECTED.items() if any(e.ours for e in known)}
+    assert ours == {"loss", "fig02", "fig06", "table1", "condition_number"}
+    assert expectations.Expectation(("O",), "3.7").ours
+    assert not expectations.Expectation(("R", "O"), "read off the paper's figure as well").ours
+    alone = figures.modules(apart=True)
+    assert [name for name, m in alone.items() if m.EXPECTED == "condition_number"] == ["bjorck_fig09"]
+    assert all(any(not e.ours for e in known) for known in expectations.EXPECTED.values())
+
+
 @pytest.mark.parametrize("name", PROBE_FIGURES)
 def test_every_figure_says_what_it_shows_and_saves_its_numbers(usual, tmp_path, name):
     module = PROBE_FIGURES[name]
@@ -100,6 +111,11 @@ def test_numbers_come_from_the_frames(usual):
     assert "ln(standard deviation) a layer, training images: bn" in drawn.seen[0]
     assert "none 0.045" in drawn.seen[0]
     plt.close("all")
+
+
+def test_brackets_hold_the_range_over_seeds():
+    """As the introduction to the figures says."""
+    assert _probes.over_seeds([9.0, 1.0, 2.0]) == "2 (1 to 9)"
 
 
 def test_dead_channels_are_counted(usual):

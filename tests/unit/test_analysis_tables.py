@@ -74,6 +74,19 @@ def test_table_2_is_of_the_parts_of_bn(tmp_path):
     assert re.fullmatch(r"– at 0.1; 9\d\.\d% at 0.01", row(table, "bn_no_mean")[3])
 
 
+def test_the_best_rate_is_not_known_where_a_search_stopped_runs_early(tmp_path):
+    """Beside a grid's runs those of a search do not count."""
+    search = ("max_lr-max_lr",)
+    factory.grid_runs(tmp_path, {("bn", 0.1): "trained"}, status="stopped", outcome="trained", sweeps=search)
+    factory.grid_runs(tmp_path, {("bn", 0.5): "stuck", ("bn_top", 0.5): "stuck"}, sweeps=search)
+    factory.grid_runs(tmp_path, {("bn_top", 0.03): ["trained", "diverged"]}, final=0.8)
+    factory.grid_runs(tmp_path, {("none", 0.003): "trained"}, status="failed")
+    texts = tables.best_rates(load([tmp_path]), ["bn", "bn_top", "none"])
+    assert texts["bn"] == "– (not known: runs were stopped early)"
+    assert re.fullmatch(r"4\d\.\d% at 0.03 \(n = 2, 1 diverged\)", texts["bn_top"])
+    assert texts["none"] == "–"
+
+
 def test_table_1_is_that_of_the_figure(tmp_path):
     probe_frames(tmp_path)
     table = made(tmp_path)["table1"]

@@ -107,6 +107,16 @@ def test_best_over_rates_counts_a_diverged_run_as_guessing(tmp_path):
     assert select.best_over_rates(lone)["accuracy"].iloc[0] == pytest.approx((trained + 0.102) / 2)
 
 
+def test_no_best_rate_where_runs_were_stopped_early(tmp_path):
+    """The rate at which they were stopped may be the best; of a run that diverged the fate says it all."""
+    factory.grid_runs(tmp_path, {("bn", 0.1): "trained", ("bn", 0.5): "stuck"})
+    factory.grid_runs(tmp_path, {("bn", 0.03): "trained"}, status="stopped", outcome="trained")
+    factory.grid_runs(tmp_path, {("none", 0.003): "trained"})
+    factory.grid_runs(tmp_path, {("none", 0.1): "diverged"}, status="stopped")
+    best = select.best_over_rates(load([tmp_path]))
+    assert best[["norm", "lr"]].values.tolist() == [["none", 0.003]]
+
+
 def test_selection_on_validation_reports_the_test_accuracy_there(tmp_path):
     low = factory.write_run(tmp_path, lr=0.003, final=0.7, validation=True)
     factory.write_run(tmp_path, lr=0.1, final=0.9, validation=True)
