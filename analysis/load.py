@@ -48,6 +48,8 @@ class Frames:
     """Probe name → run_id, norm and that probe's columns."""
     problems: pd.DataFrame
     """What is missing, damaged, unfinished, failed or doubled: run_id, kind, problem, path."""
+    folders: tuple[Path, ...] = ()
+    """The folders of runs that were loaded; beside the runs may lie what belongs to none."""
 
     def subset(self, run_ids: Iterable[str]) -> "Frames":
         """The same frames, of these runs only; problems of runs that have no row in `runs` stay."""
@@ -92,7 +94,10 @@ def load(paths: Iterable[Path | str] | Path | str, *, use_catalogue: bool = True
     Complete runs that have not changed come from the folder's catalogue (see analysis.catalogue), which is
     brought up to date on the way where the folder can be written to.
     """
-    found, problems = _unique(find([paths] if isinstance(paths, (str, Path)) else paths))
+    given = [Path(p) for p in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    runs_found = find(given)
+    folders = {p.parent if RunPaths(p) in runs_found else p for p in given}
+    found, problems = _unique(runs_found)
     parts: list[Part] = []
     for folder, runs in _by_folder(found).items():
         problems += _load_folder(folder, runs, use_catalogue and len(runs) >= catalogue.LEAST_RUNS, parts)
@@ -110,6 +115,7 @@ def load(paths: Iterable[Path | str] | Path | str, *, use_catalogue: bool = True
         metrics=frames.pop(""),
         probes=frames,
         problems=pd.DataFrame(problems, columns=list(PROBLEMS)).astype("str"),
+        folders=tuple(sorted(folders)),
     )
 
 

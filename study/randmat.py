@@ -59,9 +59,11 @@ class Draw:
 
     @property
     def done(self) -> bool:
-        """Whether its tables are there, with as many factors as asked for; `products` is written last."""
-        rows = _read(self.path("products"), "products")
-        return rows is not None and rows.num_rows >= self.most
+        """Whether its tables are there, with as many factors as asked for."""
+        spectra = sum(m <= self.most for m in SPECTRA)
+        wanted = {"products": self.most, "spectra": spectra, "regression": spectra}
+        found = {table: _read(self.path(table), table) for table in wanted}
+        return all(rows is not None and rows.num_rows >= wanted[table] for table, rows in found.items())
 
     def factor(self, m: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
         """The m-th factor, from 1: N×N, entries of variance gain²/N."""

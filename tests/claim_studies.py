@@ -269,13 +269,13 @@ def _noise(truth, batch, shift, k, law):
     }
 
 
-def products(rng, truth, draws=10, most=6):
+def products(rng, truth, draws=10, most=20):
     """The table of products of random matrices; a draw's lengths share its deviation from the rule."""
     rows = []
     for draw in range(draws):
         up, large = (slope + rng.normal(0, NOISE / 6) for slope in truth.factors)
         for m in range(1, most + 1):
-            row = {"n": 100, "seed": 0, "draw": draw, "m": m, "gain": 1.0}
+            row = {"n": 1000, "seed": 0, "draw": draw, "m": m, "gain": 1.0}
             rows.append({**row, "log10_condition": up * m, "log10_largest": large * m})
     return pd.DataFrame(rows)
 

@@ -17,22 +17,29 @@ from study.records import RANDOM_MATRICES
 SECTION = "Products of random matrices (Bjorck et al. 2018, §5, App. C and K)"
 
 
-def table(frames: Frames, name: str) -> pd.DataFrame:
-    """Rows of one table, from the folder beside the runs; of the largest N and gain 1 where those differ.
+def table(frames: Frames, name: str, n: int | None = None) -> pd.DataFrame:
+    """Rows of one table, from the folder beside the runs; of one N (`size`) and gain 1 where those differ.
 
     Raises UndrawableError, with nothing to say, where `python -m study.randmat` has not been run.
     """
-    folders = {Path(p).parent / FOLDER for p in frames.runs["path"]}
-    found = [_read(f, name) for folder in sorted(folders) for f in sorted(folder.glob(f"{name}*.parquet"))]
+    folders = {Path(p).parent for p in frames.runs["path"]} | set(frames.folders)
+    files = {f.resolve() for folder in folders for f in (folder / FOLDER).glob(f"{name}*.parquet")}
+    found = [_read(file, name) for file in sorted(files)]
     rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-    if rows.empty:
-        raise UndrawableError("")
     if "gain" in rows:
         rows = rows[rows["gain"] == 1]
     if "n" in rows and name != "fit":
-        rows = rows[rows["n"] == rows["n"].max()]
+        rows = rows[rows["n"] == (size(rows) if n is None else n)]
+    if rows.empty:
+        raise UndrawableError("")
     keys = [k for k in ("seed", "n", "m", "draw", "matrices") if k in rows]
     return pd.DataFrame(rows.drop_duplicates(keys).sort_values(keys, ignore_index=True))
+
+
+def size(rows: pd.DataFrame) -> int:
+    """The N of which there are most draws, the larger of two; 0 without rows."""
+    draws = rows.drop_duplicates(["n", "seed", "draw"]).groupby("n").size()
+    return int(max(draws.index, key=lambda n: (draws[n], n), default=0))
 
 
 def _read(path: Path, name: str) -> pd.DataFrame:

@@ -36,7 +36,7 @@ def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page
     return Page(
         title="Why does batch normalisation work?",
         summary=summary(table, sweep),
-        notices=list(notices(table, left_out=not frames.problems.empty)),
+        notices=list(notices(table, left_out=not frames.problems.empty, apart=bool(alone.sections))),
         verdicts=found,
         verdict_counts=[(str(v), counts[v]) for v in claims.Verdict if counts[v]],
         groups=[group(apart[n], n, f"setting-{i}", drawn[n]) for i, n in enumerate(names, start=1)],

@@ -26,11 +26,15 @@ def summary(table: pd.DataFrame, sweep: str | None) -> list[str]:
     return [f"{named}{runs}: {fates}." if len(table) else f"{named}No runs."]
 
 
-def notices(table: pd.DataFrame, left_out: bool) -> Iterator[str]:
+def notices(table: pd.DataFrame, left_out: bool, apart: bool = False) -> Iterator[str]:
     """Yield one sentence or two for each thing that limits what the page can say.
 
-    `left_out`: whether run directories were found that are not in the table.
+    `left_out`: whether run directories were found that are not in the table; `apart`: whether there is
+    something that belongs to no run.
     """
+    if table.empty and apart:
+        yield "There are no runs: what is shown belongs to none."
+        return
     if table.empty:
         why = "no run directory with a readable record was found (see Left out)"
         yield f"There is nothing to show: {why if left_out else 'the folders given hold no run directory'}."

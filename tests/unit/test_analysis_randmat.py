@@ -6,10 +6,13 @@ import pandas as pd
 import pytest
 
 from analysis import expectations, figures, style
+from analysis.claims import Case, Verdict, judge
 from analysis.figures import _randmat, bjorck_fig09, bjorck_fig10, bjorck_fig20, bjorck_fig21
 from analysis.load import load
+from analysis.page import build
 from study import randmat, randmat_density
 from study.paths import RANDOM_MATRICES
+from tests import claim_studies as studies
 from tests import factory
 
 FIGURES = {n: m for n, m in figures.modules(apart=True).items() if m.SECTION == _randmat.SECTION}
@@ -64,12 +67,50 @@ def test_a_damaged_table_is_named(tmp_path):
         _randmat.table(load([tmp_path]), "density")
 
 
-def test_only_the_largest_size_at_gain_one_is_shown(frames):
+def test_only_the_size_with_most_draws_at_gain_one_is_shown(frames):
     rows = _randmat.table(frames, "products")
     assert set(rows["n"]) == {30}
     assert set(rows["gain"]) == {1.0}
     assert len(rows) == 10
-    plt.close("all")
+    assert set(_randmat.table(frames, "products", 20)["n"]) == {20}
+    drawn = pd.DataFrame({"n": [30, 30, 20, 40], "seed": 0, "draw": [0, 1, 0, 0]})
+    assert _randmat.size(drawn) == 30  # one try at a larger N hides no others
+    assert _randmat.size(drawn[drawn["draw"] == 0]) == 40
+
+
+def growth(case):
+    return {r.claim.id: r for r in judge(case)}["condition_number_grows_with_factors"]
+
+
+def test_claims_are_judged_on_the_papers_size_and_on_twenty_factors():
+    rows = studies.products(np.random.default_rng(0), studies.TRUE, draws=11)
+    none = studies.frames([])
+
+    def judged(products):
+        return growth(Case(none, {RANDOM_MATRICES: products}))
+
+    assert judged(rows).verdict == Verdict.SUPPORTED
+    assert judged(rows[rows["m"] <= 3]).reason == "not measured: draws go to 3 factors, not to 20"
+    some = judged(rows[(rows["draw"] > 0) | (rows["m"] <= 3)])
+    assert (some.verdict, some.n) == (Verdict.UNDETERMINED, (10,))
+
+
+def test_small_matrices_decide_nothing(frames):
+    found = growth(Case(frames))
+    assert found.verdict == Verdict.NOT_RUN
+    assert "no products of random matrices of N = 1000" in found.reason
+
+
+def test_a_folder_without_runs_shows_its_random_matrices(tmp_path):
+    folder = tmp_path / "runs" / RANDOM_MATRICES
+    folder.mkdir(parents=True)
+    for draw in (0, 1):
+        randmat.Draw(30, 3, 1.0, 0, draw, folder).run()
+    randmat.write_density(folder)
+    page = build(load([tmp_path / "runs"]), tmp_path / "report", command="report", sweep=None)
+    drawn = {p.name for section in page.apart for p in section.pictures}
+    assert {"bjorck_fig09", "bjorck_fig10", "bjorck_fig20"} <= drawn
+    assert page.notices == ["There are no runs: what is shown belongs to none."]
 
 
 def test_numbers_come_from_the_tables(frames):

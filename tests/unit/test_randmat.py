@@ -114,10 +114,14 @@ def test_what_is_there_is_not_repeated_and_what_is_damaged_is(folder, tmp_path, 
     job = randmat.Draw(8, 2, 1.0, 0, 0, tmp_path)
     job.run()
     assert job.done
-    job.path("products").write_bytes(b"half a file")
-    assert not job.done
-    job.run()
-    assert job.done
+    for table in ("products", "spectra", "regression"):
+        job.path(table).write_bytes(b"half a file")
+        assert not job.done
+        assert randmat.run_all([job], 1) == 1
+        job.path(table).unlink()
+        assert not job.done
+        job.run()
+        assert job.done
 
 
 class Dying:

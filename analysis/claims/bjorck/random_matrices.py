@@ -14,35 +14,38 @@ from study.paths import RANDOM_MATRICES
 
 MOST = 20
 """Factors up to which growth is measured; fixed, so that it does not depend on how far somebody computed."""
+SIZE = 1000
+"""The paper's N."""
 
 
 def products(case: Case) -> pd.DataFrame:
-    """Extreme singular values of products of m factors, one row per (draw, m), of the largest N at gain 1.
+    """Extreme singular values of products of 1 to MOST factors, a row per (draw, m), of N = SIZE at gain 1.
 
     From the case's table of that name, or from the tables of study.randmat beside the runs.
     """
     found = case.tables.get(RANDOM_MATRICES)
     if found is None:
         try:
-            found = _randmat.table(case.frames, "products")
+            found = _randmat.table(case.frames, "products", SIZE)
         except UndrawableError as error:
-            why = str(error) or "no table of products of random matrices (python -m study.randmat)"
+            why = str(error) or f"no products of random matrices of N = {SIZE} (python -m study.randmat)"
             raise NotMeasuredError(why) from error
     return pd.DataFrame(found[found["m"] <= MOST])
 
 
 def _growth(column: str, case: Case) -> pd.DataFrame:
-    """Least-squares slope of a decimal logarithm a factor, of each draw with at least three lengths.
+    """Least-squares slope of a decimal logarithm a factor, of each draw that goes to MOST factors.
 
     A draw's products share their factors, so that a draw, not a product, is what is independent.
     """
     rows = products(case)
-    keys = ["n", "seed", "draw"]
     found = [
         (f"randmat n={n} seed={seed} draw={draw}", float(np.polyfit(run["m"], run[column], 1)[0]))
-        for (n, seed, draw), run in groups(rows, keys)
-        if run["m"].nunique() >= 3
+        for (n, seed, draw), run in groups(rows, ["n", "seed", "draw"])
+        if set(run["m"]) == set(range(1, MOST + 1))
     ]
+    if not found:
+        raise NotMeasuredError(f"draws go to {int(rows['m'].max())} factors, not to {MOST}")
     table = pd.DataFrame(found, columns=["run_id", "value"])
     return table.assign(norm="draws", seed=range(len(table)), lr=np.nan)
 
@@ -55,7 +58,7 @@ CLAIMS = tuple(
         cells=(Cell("draws"),),
         estimator=(
             f"growth of the {words} a factor: ten to the least-squares slope of its decimal logarithm for 1 "
-            f"to {MOST} factors, N as large as computed; {MEDIAN.replace('seeds', 'draws')}"
+            f"to {MOST} factors, N = {SIZE}; {MEDIAN.replace('seeds', 'draws')}"
         ),
         rule="exact Wilcoxon signed-rank test over draws, one-sided, of a growth above 1",
         unit="times",
