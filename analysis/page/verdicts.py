@@ -37,7 +37,13 @@ def verdicts(
         table = outcomes[outcomes["run_id"].isin(result.run_ids)]
         judged = [s for s in settings if s in set(table["setting"])]
         where = judged or settings
-        links = [link for s in where for link in _figures(result.claim, drawn[s], prefixes[s])]
+        links = [
+            replace(link, text=f"{link.text} (setting {settings.index(s) + 1})")
+            if link.target and len(settings) > 1
+            else link
+            for s in where
+            for link in _figures(result.claim, drawn[s], prefixes[s])
+        ]
         links += _figures(result.claim, alone, "", apart=True)
         found.append(
             _verdict(
@@ -111,6 +117,7 @@ def _verdict(
     estimate, interval = _estimate(result)
     details = [
         ("why", result.reason),
+        ("to run it", _command(result)),
         ("source", claim.source),
         ("estimator", claim.estimator),
         ("effect size", evidence.effect(result) or MISSING),
@@ -140,6 +147,13 @@ def _verdict(
         outcomes=outcomes,
         measured=evidence.measured(result),
     )
+
+
+def _command(result: claims.Result) -> str:
+    """What makes the runs of a claim that was not run; the parts of the study are named as their sweeps."""
+    if result.verdict != claims.Verdict.NOT_RUN or not result.claim.sweep:
+        return MISSING
+    return f"python -m study.parts run {' '.join(result.claim.sweep)}"
 
 
 def _estimate(result: claims.Result) -> tuple[str, str]:

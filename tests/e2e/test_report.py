@@ -294,6 +294,21 @@ def test_a_verdict_shows_the_values_it_rests_on_and_the_size_of_the_effect(tmp_p
     assert re.findall(r"<td>\d</td><td>([a-z]+)</td>", fates) == ["trained", "trained", "diverged"]
 
 
+def test_a_claim_that_was_not_run_says_how_to_run_it(tmp_path, one_figure):
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"})
+    page = make(tmp_path / "runs", tmp_path / "out")
+    told = {}
+    for row in re.findall(r'<tr id="verdict-\d+".*?</dl>', page.source, re.S):
+        claim, verdict = (
+            re.search(p, row)[1] for p in (r"<dt>claim</dt><dd>(.*?)</dd>", r'data-kind="(.*?)"')
+        )
+        command = re.search("<dt>to run it</dt><dd>(.*?)</dd>", row)
+        told[claim] = command and command[1]
+        assert verdict == "not run" or command is None
+    assert told["warm_start_raises_the_highest_rate"] == "python -m study.parts run max_lr max_lr_warm_start"
+    assert told["bn_permits_larger_rates"] == "python -m study.parts run fig01"
+
+
 def test_only_damaged_runs(tmp_path):
     run = factory.write_run(tmp_path / "runs")
     (tmp_path / "runs" / run / "run.json").write_text("{")
@@ -330,6 +345,9 @@ def test_verdicts_number_settings_as_the_page_does(tmp_path, one_figure):
             assert {n for n, _ in found[claim]} == set(re.findall(r'<tr><th scope="row">(\d)', column))
     assert found["bn_permits_larger_rates"] == [(deep, deep)]
     assert found["shallower_networks_train_at_higher_rates"] == [(n, n) for n in both]
+    links = re.findall(r'<a href="#figure-(setting(\d)-[^"]*)">([^<]*)</a>', page.source)
+    assert {text for _, n, text in links} == {f"Fate by rate and norm (setting {n})" for n in both}
+    assert all(text.endswith(f" (setting {n})") for _, n, text in links)
     lines = (tmp_path / "out/tables/verdicts.md").read_text().splitlines()
     assert any(line.startswith(f"| {both[0]}, {both[1]} | undetermined ") for line in lines)
     assert {f"Setting {n}: " for n in both} <= set(re.findall(r"Setting \d: ", "".join(lines)))

@@ -10,6 +10,7 @@ from analysis import claims, select
 from analysis.claims.base import LEVEL, Cell, _matching
 from analysis.claims.bjorck.parts import AT_HIGHEST, BELOW, VARIANTS
 from analysis.runs import setting
+from study import parts
 from study.compose import compose_all, expand
 from study.identity import depth_of, scientific
 from study.sweep import SWEEPS, read_sweep
@@ -43,3 +44,8 @@ def test_the_sweeps_of_a_claim_make_its_runs_with_the_seeds_it_needs(claim):
         for _, mine in runs.groupby(select.apart_from(runs, claim.varies))
     ]
     assert max(seeds) >= claim.least_seeds(LEVEL)
+
+
+def test_the_sweeps_of_every_claim_are_parts_of_the_study():
+    """So that the report's command for a claim that was not run is one that works."""
+    assert {name for claim in claims.registered() for name in claim.sweep} <= {p.name for p in parts.PARTS}
