@@ -33,6 +33,8 @@ def result(paths: RunPaths, status: Status, record: dict[str, Any] | None) -> Re
     said, chance = record.get("outcome"), float(record.get("chance") or "nan")
     try:
         rows = _test_rows(paths)
+        if not all(accuracy is None or 0 <= accuracy <= 1 for accuracy, _ in rows):
+            raise pa.ArrowInvalid("an accuracy is no share")
     except (OSError, pa.ArrowException):
         name = paths.metrics.name
         what = f"{name} is {'damaged' if paths.metrics.exists() else 'missing'}"

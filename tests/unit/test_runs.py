@@ -84,6 +84,15 @@ def test_a_damaged_run_is_listed_by_name(folder, capsys):
     assert "damaged" in printed
 
 
+def test_metrics_with_an_accuracy_that_is_no_number_are_called_damaged(folder, capsys):
+    """So that no search takes the outcome on trust."""
+    sound, odd = make(folder, lr=0.1), make(folder, lr=0.2, accuracies=(0.2, float("nan")))
+    command(folder, "list")
+    lines = {run: x for x in capsys.readouterr().out.splitlines() for run in (sound, odd) if run.run_id in x}
+    assert "damaged" in lines[odd]
+    assert "damaged" not in lines[sound]
+
+
 DAMAGE = {
     "status": "done", "outcome": 3, "seconds": "long", "sweeps": 5, "scientific": [], "steps_done": None,
     "restarts": {}, "schema": 99, "chance": [], "error": 4, "poisoned": 1,
