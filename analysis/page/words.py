@@ -1,11 +1,13 @@
 """The words of the page, for whoever knows the paper's abstract alone."""
 
 from functools import cache
+from pathlib import Path
 
 import pandas as pd
 
 from analysis import select
-from study.naming import NORMS
+
+NORMS = Path(__file__).parents[2] / "conf" / "norm"
 
 WORDS = (
     (
