@@ -114,9 +114,11 @@ def parts_of_bn(frames: Frames) -> Rows:
 def best_rates(frames: Frames, norms: Sequence[str], select_on: str = "test") -> dict[str, str]:
     """By norm of one setting: accuracy at its best rate (select.best_over_rates), or why that is not known.
 
-    Of a norm with a grid's runs these alone are compared: a search has other rates for every seed, and stops
-    its runs early.
+    A dash alone where no run is complete, or none recorded the split to select on. Of a norm with a grid's
+    runs these alone are compared: a search has other rates for every seed, and stops its runs early.
     """
+    if not (frames.metrics["split"] == select_on).any():
+        return dict.fromkeys(norms, MISSING)
     table = select.outcomes(frames)
     alone = figures.searched(table)
     gridded = (~alone).groupby(table["norm"], observed=True).transform("any").astype(bool)

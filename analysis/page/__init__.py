@@ -15,6 +15,7 @@ from analysis.page.provenance import provenance
 from analysis.page.settings import group
 from analysis.page.values import Page
 from analysis.page.verdicts import linked, verdict_table, verdicts
+from analysis.page.words import words
 from analysis.tables import tables
 
 __all__ = ["Page", "build"]
@@ -37,6 +38,7 @@ def build(frames: Frames, out: Path, *, command: str, sweep: str | None) -> Page
         title="Why does batch normalisation work?",
         summary=summary(table, sweep),
         notices=list(notices(table, left_out=not frames.problems.empty, apart=bool(alone.sections))),
+        words=words(table) if len(table) else [],
         verdicts=found,
         verdict_counts=[(str(v), counts[v]) for v in claims.Verdict if counts[v]],
         groups=[group(apart[n], n, f"setting-{i}", drawn[n]) for i, n in enumerate(names, start=1)],

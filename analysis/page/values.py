@@ -135,6 +135,8 @@ class Page:
     title: str
     summary: list[str]
     notices: list[str]
+    words: list[tuple[str, str]] = field(default_factory=list)
+    """What the words of the page mean; empty if there is nothing to show."""
     verdicts: list[Verdict] = field(default_factory=list)
     verdict_counts: list[tuple[str, int]] = field(default_factory=list)
     """How many of each kind there are; kinds that do not occur are left out."""

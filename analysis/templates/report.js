@@ -64,6 +64,6 @@ document.addEventListener("click", (event) => {
 });
 // Paper has no folds: what a verdict rests on is printed with it, where it rests on anything; not run by run.
 const folds = () =>
-  document.querySelectorAll('details.table, tr:not([data-kind="not run"]) details:not(.values)');
+  document.querySelectorAll('details.table, details.words, tr:not([data-kind="not run"]) details:not(.values)');
 addEventListener("beforeprint", () => { for (const d of folds()) { d.dataset.was = d.open; d.open = true; } });
 addEventListener("afterprint", () => { for (const d of folds()) d.open = d.dataset.was === "true"; });

@@ -18,6 +18,8 @@ import seaborn
 
 from analysis import page, report, select, stats
 from analysis.load import load
+from analysis.page import words
+from study import naming
 from tests import factory
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +104,27 @@ def test_one_seed_says_what_one_seed_shows_and_the_page_is_self_contained(tmp_pa
     check_markup(page)
 
 
+def test_the_page_opens_with_the_question_and_its_words(tmp_path, one_figure):
+    """Before the notices; norms as their yaml says, those of these runs alone."""
+    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained", ("none", 0.1): "diverged"})
+    factory.grid_runs(tmp_path / "runs", {("bn[order=3]", 0.1): "trained", ("../bn", 0.1): "trained"})
+    page = make(tmp_path / "runs", tmp_path / "out")
+    opening = page.source.partition('<main id="main">')[2].partition('<p class="notice"')[0]
+    assert all(name in opening for name in ("Ioffe", "internal covariate shift", "Bjorck", "A verdict says"))
+    told = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", opening))
+    assert [*told] == ["setting", "rate", "seed", "chance", "norm", "bn", "bn[order=3]", "none"]
+    assert told["bn"] == "Batch normalisation (Ioffe &amp; Szegedy 2015)."
+    assert told["bn[order=3]"].startswith("bn with order=3. ")
+    assert told["none"] == "No normalisation."
+
+
+def test_every_norm_has_a_meaning_in_its_yaml():
+    table = pd.DataFrame({"norm": sorted(naming.norms())})
+    told = dict(words(table))
+    assert set(naming.norms()) < set(told)
+    assert all(told[norm].endswith(".") and told[norm].count(" ") > 0 for norm in naming.norms())
+
+
 def test_several_seeds_give_shares_with_intervals(tmp_path, one_figure):
     factory.grid_runs(tmp_path / "runs", factory.FIVE_SEEDS)
     page = make(tmp_path / "runs", tmp_path / "out")
@@ -116,7 +139,7 @@ def test_no_best_rate_is_shown_where_runs_were_stopped_early(tmp_path, one_figur
     page = make(tmp_path / "runs", tmp_path / "out")
     row = re.search(r'<th scope="row">bn</th><td>.*not known.*</tr>', page.source)[0]
     cells = re.findall(r"<td>(.*?)</td>", row)
-    assert cells[:3] == [*["– (not known: runs were stopped early)"] * 2, "0.1 (median of 1)"]
+    assert cells[:3] == ["– (not known: runs were stopped early)", "–", "0.1 (median of 1)"]
 
 
 def test_text_from_records_is_escaped(tmp_path, one_figure):
