@@ -16,7 +16,7 @@ from scipy.stats import mannwhitneyu
 from analysis import claims, undecided
 from analysis.claims import base, rules
 from analysis.claims.base import Case, Result, Verdict, judged
-from analysis.claims.bjorck import max_rates, rates
+from analysis.claims.bjorck import max_rates, rates, step_sizes
 from analysis.load import load
 from analysis.undecided import Addition
 from study import parts, sweep
@@ -90,6 +90,12 @@ def test_the_registry_holds_claims_with_all_that_decides_them():
         for text in (claim.sentence, claim.source, claim.estimator, claim.rule):
             assert text
         assert claim.cells
+
+
+def test_what_is_judged_at_init_or_at_the_first_mini_batch_names_the_figures_of_both():
+    found = {c.id: c.figures for c in step_sizes.CLAIMS}
+    for name in ("first_step_may_be_larger_with_bn", "loss_grows_more_steeply_without_bn"):
+        assert found[name] == ("bjorck_fig03", "bjorck_fig25")
 
 
 @pytest.mark.parametrize("n_claims", [1, 5, 30])

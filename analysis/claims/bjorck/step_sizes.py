@@ -127,6 +127,6 @@ CLAIMS = (
         paired=True,
         varies=UNTRAINED,
         sweep=SWEEPS,
-        figures=("bjorck_fig03",),
+        figures=("bjorck_fig03", "bjorck_fig25"),
     ),
 )
