@@ -352,9 +352,10 @@ def test_mixed_settings_are_shown_apart(tmp_path, one_figure):
 
 def test_verdicts_number_settings_as_the_page_does(tmp_path, one_figure):
     """A claim on several depths rests on two of them; one on rates is judged on the deepest alone."""
-    factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained", ("none", 0.1): "diverged"})
+    fates = {("bn", 0.1): "trained", ("none", 0.05): "trained", ("none", 0.1): "diverged"}
+    factory.grid_runs(tmp_path / "runs", fates)
     shallow = {"depth": 32, "extra": {"model.depth": 32}}
-    factory.grid_runs(tmp_path / "runs", {("none", 0.001): "trained", ("none", 0.1): "stuck"}, **shallow)
+    factory.grid_runs(tmp_path / "runs", {("none", 0.05): "trained", ("none", 0.1): "stuck"}, **shallow)
     factory.grid_runs(tmp_path / "runs", {("bn", 0.1): "trained"}, epochs=1)
     page = make(tmp_path / "runs", tmp_path / "out")
     heads = re.findall(r"<h2[^>]*>Setting (\d): [^<]*</h2>\s*<p class=\"setting\">(.*?) \(scale", page.source)
