@@ -32,12 +32,10 @@ def notices(table: pd.DataFrame, left_out: bool, apart: bool = False) -> Iterato
     `left_out`: whether run directories were found that are not in the table; `apart`: whether there is
     something that belongs to no run.
     """
-    if table.empty and apart:
-        yield "There are no runs: what is shown belongs to none."
-        return
     if table.empty:
+        shown = "Only what belongs to no run is shown" if apart else "There is nothing to show"
         why = "no run directory with a readable record was found (see Left out)"
-        yield f"There is nothing to show: {why if left_out else 'the folders given hold no run directory'}."
+        yield f"{shown}: {why if left_out else 'the folders given hold no run directory'}."
         return
     if (table["scale"] == "smoke").any():
         yield SMOKE

@@ -28,7 +28,7 @@ def verdicts(
     `drawn` and `prefixes` are the figures and the prefix of their names by setting, `alone` the figures that
     show no run, `anchors` the runs' rows.
     """
-    if frames.runs.empty:
+    if frames.runs.empty and not alone.sections:
         return []
     outcomes, settings = select.outcomes(frames), list(drawn)
     found: list[Verdict] = []

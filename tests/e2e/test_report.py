@@ -19,7 +19,11 @@ import seaborn
 from analysis import page, report, select, stats
 from analysis.load import load
 from analysis.page import words
-from study import naming
+from study import naming, randmat
+from study.paths import RANDOM_MATRICES
+from study.records import RANDOM_MATRICES as RANDOM_TABLES
+from study.records import write_table
+from tests import claim_studies as studies
 from tests import factory
 
 ROOT = Path(__file__).parents[2]
@@ -266,6 +270,28 @@ def test_an_empty_folder(tmp_path):
     assert "Nothing: there is no run directory in the folders given." in page.text
     assert "There are no trials" in page.text
     assert "see Left out" not in page.text
+
+
+def test_a_folder_of_random_matrices_alone_shows_their_figures_and_verdicts(tmp_path):
+    folder = tmp_path / "runs" / RANDOM_MATRICES
+    folder.mkdir(parents=True)
+    randmat.Draw(10, 3, 1.0, 0, 0, folder).run()
+    rows = studies.products(numpy.random.default_rng(0), studies.TRUE, draws=11)
+    rows = rows.assign(log10_smallest=0.0)
+    products = pa.Table.from_pandas(rows, schema=RANDOM_TABLES["products"], preserve_index=False)
+    write_table(folder / "products-n1000.parquet", products)
+    randmat.write_density(folder)
+    shown = make(tmp_path / "runs", tmp_path / "out")
+    figures = ["bjorck_fig08", "bjorck_fig09", "bjorck_fig10", "bjorck_fig20", "bjorck_fig21"]
+    assert re.findall(r'id="figure-(bjorck\w+)"', shown.source) == figures
+    assert "No runs." in shown.text
+    assert "Only what belongs to no run is shown: the folders given hold no run directory." in shown.text
+    verdicts = page.build(load(tmp_path / "runs"), tmp_path / "again", command="", sweep=None).verdicts
+    assert {v.verdict for v in verdicts} == {"supported", "not run"}
+    assert [v.claim for v in verdicts if v.verdict == "supported"] == [
+        "condition_number_grows_with_factors",
+        "largest_singular_value_grows_with_factors",
+    ]
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "preempted"])

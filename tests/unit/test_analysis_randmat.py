@@ -9,7 +9,6 @@ from analysis import expectations, figures, style
 from analysis.claims import Case, Verdict, judge
 from analysis.figures import _randmat, bjorck_fig09, bjorck_fig10, bjorck_fig20, bjorck_fig21
 from analysis.load import load
-from analysis.page import build
 from study import randmat, randmat_density
 from study.paths import RANDOM_MATRICES
 from tests import claim_studies as studies
@@ -99,18 +98,6 @@ def test_small_matrices_decide_nothing(frames):
     found = growth(Case(frames))
     assert found.verdict == Verdict.NOT_RUN
     assert "no products of random matrices of N = 1000" in found.reason
-
-
-def test_a_folder_without_runs_shows_its_random_matrices(tmp_path):
-    folder = tmp_path / "runs" / RANDOM_MATRICES
-    folder.mkdir(parents=True)
-    for draw in (0, 1):
-        randmat.Draw(30, 3, 1.0, 0, draw, folder).run()
-    randmat.write_density(folder)
-    page = build(load([tmp_path / "runs"]), tmp_path / "report", command="report", sweep=None)
-    drawn = {p.name for section in page.apart for p in section.pictures}
-    assert {"bjorck_fig09", "bjorck_fig10", "bjorck_fig20"} <= drawn
-    assert page.notices == ["There are no runs: what is shown belongs to none."]
 
 
 def test_numbers_come_from_the_tables(frames):
