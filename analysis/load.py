@@ -95,9 +95,10 @@ def load(paths: Iterable[Path | str] | Path | str, *, use_catalogue: bool = True
     brought up to date on the way where the folder can be written to.
     """
     given = [Path(p) for p in ([paths] if isinstance(paths, (str, Path)) else paths)]
-    runs_found = find(given)
-    folders = {p.parent if RunPaths(p) in runs_found else p for p in given}
-    found, problems = _unique(runs_found)
+    every = find(given)
+    alone = {run.root for run in every}
+    folders = {p.parent if p in alone else p for p in given}
+    found, problems = _unique(every)
     parts: list[Part] = []
     for folder, runs in _by_folder(found).items():
         problems += _load_folder(folder, runs, use_catalogue and len(runs) >= catalogue.LEAST_RUNS, parts)

@@ -224,9 +224,8 @@ def rated(table: pd.DataFrame) -> pd.DataFrame:
     their architecture have, or as many as MANY_SEEDS. So seeds that are added at some rates alone, to look at
     these again, change nothing for the others.
     """
-    whole = (table["status"] != "stopped") | (table["fate"] == DIVERGED)
     usual = table["lr"].map(lambda lr: bool(np.isclose(lr, RATES, rtol=1e-6).any())).astype(bool)
-    table = table[whole & usual].assign(score=lambda t: score(t, "last_test"))
+    table = table[~stopped_early(table) & usual].assign(score=lambda t: score(t, "last_test"))
     table = table[table["score"].notna()].drop_duplicates([*CELL, "seed"])
     if table.empty:
         return table

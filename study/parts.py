@@ -36,7 +36,8 @@ class Part:
     laptop: float
     """Seconds of one run at scale=laptop on one core of an AMD EPYC, measured (conf/experiment/NAME.yaml)."""
     workstation: float
-    """The same at scale=workstation: from measured steps, at most."""
+    """The same at scale=workstation, estimated: fig01's and lsuv's from steps measured on a quiet machine,
+    the others' in proportion."""
     decides: bool = True
     """Whether its claims can be decided on the digits; where not, larger or more images are needed."""
     search: bool = False

@@ -238,7 +238,7 @@ def _cells(claim: Claim, case: Case) -> list[pd.DataFrame]:
     if claim.measure is None:
         found = [case.cell(cell) for cell in claim.cells]
         if claim.whole:
-            found = [cell[_to_the_end(cell)] for cell in found]
+            found = [cell[~select.stopped_early(cell)] for cell in found]
     else:
         table = claim.measure(case)
         found = [_matching(table, cell) for cell in claim.cells]
@@ -266,10 +266,6 @@ def has(scientific: str, wanted: Iterable[tuple[str, Any]]) -> bool:
 def default(name: str) -> Any:
     """The study's default of a scientific field; KeyError if there is no such field."""
     return describe.settings()[name].default
-
-
-def _to_the_end(table: pd.DataFrame) -> "pd.Series[bool]":
-    return (table["status"] != "stopped") | (table["fate"] == select.DIVERGED)
 
 
 def _runs(rows: pd.DataFrame, case: Case) -> tuple[str, ...]:

@@ -22,9 +22,8 @@ def table(frames: Frames, name: str, n: int | None = None) -> pd.DataFrame:
 
     Raises UndrawableError, with nothing to say, where `python -m study.randmat` has not been run.
     """
-    folders = {Path(p).parent for p in frames.runs["path"]} | set(frames.folders)
-    files = {f.resolve() for folder in folders for f in (folder / FOLDER).glob(f"{name}*.parquet")}
-    found = [_read(file, name) for file in sorted(files)]
+    files = [f for folder in frames.folders for f in sorted((folder / FOLDER).glob(f"{name}*.parquet"))]
+    found = [_read(file, name) for file in files]
     rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     if "gain" in rows:
         rows = rows[rows["gain"] == 1]

@@ -163,7 +163,7 @@ def _estimate(result: claims.Result) -> tuple[str, str]:
         return MISSING, MISSING
     percent = result.claim.unit in evidence.PERCENT
     show = _points if percent else evidence.plain
-    unit = "points" if percent else result.claim.unit.replace("level", "")
+    unit = "points" if percent else "times" if result.claim.unit == "times" else ""
     estimate = f"{show(found.estimate)} {unit}"
     if math.isnan(found.low) and math.isnan(found.high):
         return estimate.strip(), MISSING

@@ -200,6 +200,21 @@ def test_figures_by_rate_leave_a_searchs_runs_and_many_norms_to_others(tmp_path)
         ALL["fates"].draw(many.subset(many.runs.loc[many.runs["norm"] != "bn", "run_id"]))
 
 
+def test_searches_that_are_not_done_and_norms_at_one_rate_are_no_highest_rate(tmp_path):
+    search = {"sweeps": ("max_lr-max_lr",)}
+    for lr, fate in ((0.1, "trained"), (0.2, "diverged")):
+        factory.write_run(tmp_path, norm="bn", lr=lr, fate=fate, **search)
+    for lr, fate in ((0.0005, "trained"), (1.0, "diverged")):
+        factory.write_run(tmp_path, norm="bn", seed=1, lr=lr, fate=fate, **search)
+    factory.write_run(tmp_path, norm="bn_top", lr=0.03)
+    drawing = ALL["highest_rates"].draw(load([tmp_path]))
+    assert drawing.data[["norm", "seed", "works", "fails"]].to_numpy().tolist() == [["bn", 0, 0.1, 0.2]]
+    alone = load([tmp_path])
+    alone = alone.subset(alone.runs.loc[alone.runs["norm"] == "bn_top", "run_id"])
+    with pytest.raises(UndrawableError):
+        ALL["highest_rates"].draw(alone)
+
+
 def test_the_parts_of_bn_are_shown_one_by_one_even_where_they_are_few(tmp_path):
     for norm in ("bn", "none", "bn_no_mean"):
         factory.write_run(tmp_path, norm=norm)

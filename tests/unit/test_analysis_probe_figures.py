@@ -17,6 +17,7 @@ from analysis.figures import (
     bjorck_fig05,
     bjorck_fig14,
     bjorck_fig22,
+    bjorck_fig24,
     bjorck_fig25,
 )
 from analysis.load import load
@@ -272,7 +273,20 @@ def test_images_that_were_not_measured_are_not_in_the_legend(usual):
     assert "Noise images were not measured" in drawing.caption
 
 
-def test_many_seeds_are_pale_and_have_a_median():
+def test_the_first_steps_have_a_column_for_each_layer_with_the_median_of_its_seeds(tmp_path):
+    figure = bjorck_fig24.draw(shown := frames(tmp_path, seeds=3, first=True)).figure
+    data = bjorck_fig24.first_moments(shown)
+    layers = _probes.layers(data)
+    assert [a.get_title(loc="left") for a in figure.axes[: len(layers)]] == [f"layer {n}" for n in layers]
+    for axes, number in zip(figure.axes, layers, strict=False):
+        mine = data[data["number"] == number]
+        *seeds, middle = axes.get_lines()
+        assert len(seeds) == 3
+        assert middle.get_ydata() == pytest.approx(mine.groupby("step")["mean"].median().to_numpy())
+    plt.close(figure)
+
+
+def test_lines_of_many_seeds_are_paler():
     few, many = style.seed_line(style.MANY), style.seed_line(style.MANY + 1)
     assert many["alpha"] < few["alpha"]
     assert many["linewidth"] < few["linewidth"]
